@@ -1,19 +1,24 @@
 """Which models does this phase train?
 
-Two layers of four heads and one layer of several guess hidden words. A single block must look at
-two places at once, which is a task of shared/tasks.py.
+Two layers of four heads and one layer of several guess hidden words. Two layers guess next words,
+with an attention of choice. A single block must look at two places at once, which is a task of
+shared/tasks.py.
 """
 
 import argparse
+from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from phase2_multi_head.block.gated_attention import GatedAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared import checkpoints
+from shared import checkpoints, training
 from shared.optimization import fit
 from shared.tasks import TwoPlaces
+from shared.toy_model import MakeAttention
 from shared.training import LITTLE_DECAY, Recipe, Trained, variant
 
 # Of 800 steps those with a frame in phase 3's film: many where most happens, few at the end.
@@ -30,6 +35,7 @@ ONE_LAYER_RECIPE = Recipe(
     steps=800,
     matrix_decay=LITTLE_DECAY,
 )
+NEXT_WORD_RECIPE = Recipe("next words", "next word", num_heads=4, num_layers=2, steps=0)
 AGAIN = 1000  # added to a seed: the model trained again, with a seed that no other run of ten has
 
 
@@ -44,6 +50,43 @@ def load_one_layer_model(
     """One layer of so many heads, trained like the single head of phase 1."""
     recipe = variant(ONE_LAYER_RECIPE, num_heads=num_heads)
     return checkpoints.trained_model(recipe, MultiHeadAttention, options, seed)
+
+
+def next_word_model(make_attention: MakeAttention, seed: int) -> Trained:
+    """An untrained model of two layers, which is to guess next words.
+
+    All have as many weights, to one in 1,000: a gate has 64 · 65 in each layer, and without it the
+    feed-forward network has 32 more hidden features, of 129 weights each.
+    """
+    trained = training.untrained(replace(NEXT_WORD_RECIPE, seed=seed), make_attention)
+    d_model = trained.recipe.d_model
+    for block in trained.model.blocks:
+        hidden = 2 * d_model
+        if not isinstance(block.attention, GatedAttention):
+            hidden += d_model // 2
+        block.feed_forward = nn.Sequential(
+            nn.Linear(d_model, hidden), nn.ReLU(), nn.Linear(hidden, d_model)
+        )
+    return trained
+
+
+def train_in_order(trained: Trained, steps: int, name: str, **how: Any) -> None:
+    """Train by the objective of the recipe; how: rates and decays, as `fit` takes them.
+
+    Batches are drawn one by one, other than in training.train, for the record was measured so. By
+    one seed all models see the same.
+    """
+    model, recipe = trained.model, trained.recipe
+    generator = torch.Generator().manual_seed(recipe.seed)
+    tokens, lengths = training.to_batch(training.corpus()[0], recipe.objective)
+    loss = training.OBJECTIVES[recipe.objective]
+
+    def loss_of_step(_: int) -> Tensor:
+        batch = torch.randint(len(tokens), (recipe.batch_size,), generator=generator)
+        longest = int(lengths[batch].max())
+        return loss(model, tokens[batch, :longest], lengths[batch], generator)
+
+    fit(model, loss_of_step, steps, progress=name, **how)
 
 
 def train_two_lookups(num_heads: int, seed: int, steps: int) -> tuple[TwoPlaces, Tensor, Tensor]:

@@ -86,7 +86,11 @@ PLANS = {
             "phase2_multi_head.heads.head_pruning",
         ),
         alone=("phase2_multi_head.costs.benchmark",),
-        longer=("phase2_multi_head.block.post_norm",),
+        longer=(
+            "phase2_multi_head.block.post_norm",
+            "phase2_multi_head.block.learning_rates",
+            "phase2_multi_head.block.first_token",
+        ),
     ),
     "phase3": Plan(
         train=("phase2_multi_head.models:load_multi_head_model",),

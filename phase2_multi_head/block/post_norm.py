@@ -8,28 +8,25 @@ with the usual rates, which rise for three tenths of the training, and once from
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import matplotlib.pyplot as plt
-import torch
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from phase2_multi_head.block.block_by_parts import PostNormBlock
-from phase2_multi_head.models import MULTI_HEAD_RECIPE
+from phase2_multi_head.models import MULTI_HEAD_RECIPE, train_in_order
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import charts, training
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.best_reader import excess_loss, questions
-from shared.optimization import fit, one_cycle
+from shared.optimization import one_cycle
 from shared.toy_model import Block
 from shared.training import Trained
 from shared.visualization_utils import BLUE, ORANGE
 
-STEPS, BATCH, ASKED = 300, 64, 100  # steps, sentences in each, held-out sentences
+STEPS, ASKED = 300, 100  # steps, held-out sentences
 
 
 def from_the_top(step: int, steps: int) -> float:
@@ -55,24 +52,6 @@ def model_of(kind: type[Block], seed: int) -> Trained:
     return trained
 
 
-def train_with(share: Callable[[int], float], trained: Trained, steps: int, name: str) -> None:
-    """Train on hidden words with the recipe's optimizers.
-
-    The batches are drawn one by one, other than in training.train, for the record was measured so.
-    share: step -> share of the highest rates.
-    """
-    model, recipe = trained.model, trained.recipe
-    generator = torch.Generator().manual_seed(recipe.seed)
-    tokens, lengths = training.to_batch(training.corpus()[0], recipe.objective)
-
-    def loss_of_step(_: int) -> Tensor:
-        batch = torch.randint(len(tokens), (BATCH,), generator=generator)
-        longest = int(lengths[batch].max())
-        return training.masked_word_loss(model, tokens[batch, :longest], lengths[batch], generator)
-
-    fit(model, loss_of_step, steps, matrix_decay=recipe.matrix_decay, share=share, progress=name)
-
-
 def measure(run: Run) -> Numbers:
     """Excess loss on held-out sentences, in nats per hidden word."""
     asked, steps = questions(training.corpus()[1][:ASKED]), run.steps(STEPS)
@@ -81,7 +60,7 @@ def measure(run: Run) -> Numbers:
         for rates, share in RATES.items():
             name = f"{kind}, {rates}"
             trained = model_of(block, run.seed)
-            train_with(partial(share, steps=steps), trained, steps, name)
+            train_in_order(trained, steps, name, share=partial(share, steps=steps))
             numbers[name] = excess_loss(trained.logits, asked)
     return numbers
 

@@ -1,18 +1,26 @@
-"""The block step by step, with dropout and with its norms behind; rank collapse by worked numbers.
+"""The block step by step, with dropout and with its norms behind; rank collapse by worked numbers;
+normalised queries and keys, and the gate.
 
 The block in its transformer: test_oracles.py.
 """
 
+import importlib
 import math
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from phase2_multi_head.block import post_norm, rank_collapse
+from phase2_multi_head.block import first_token, learning_rates, post_norm, rank_collapse
 from phase2_multi_head.block.block_by_parts import LAYERS_BY_PARTS, PostNormBlock, steps
+from phase2_multi_head.block.gated_attention import GatedAttention
+from phase2_multi_head.block.qk_norm import QKNormAttention
+from phase2_multi_head.models import next_word_model, train_in_order
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase4_causal.causal_attention import CausalSelfAttention
+from phase4_causal.key_value_cache import KeyValueCache
 from shared.attention_checks import torch_twin
 from shared.attention_utils import causal_mask, padding_mask
 from shared.tests.helpers import near
@@ -188,3 +196,167 @@ def test_xavier_reaches_the_matrices_and_leaves_the_norms():
         limit = math.sqrt(6 / (layer.in_features + layer.out_features))
         assert 0.9 * limit < layer.weight.abs().max() <= limit and not layer.bias.any()
     assert (blocks[0].attention_norm.weight == 1).all()
+
+
+# ---- normalised queries and keys, and a gate
+
+
+def twin_of_qwen(kind, ours):
+    """The attention of a published model, three heads of 14, with the weights of ours."""
+    transformers = pytest.importorskip("transformers", reason='pip install -e ".[pretrained]"')
+    family = QWEN[kind]
+    heads = {"num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 14}
+    eager = {"hidden_size": 42, "attn_implementation": "eager"}
+    config = transformers.AutoConfig.for_model(family, **heads, **eager)
+    modeling = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+    theirs = getattr(modeling, kind)(config, layer_idx=0)
+    own = getattr(ours, "heads", ours)
+    parameters = {
+        "q_proj.weight": own.w_q.projection.weight,
+        "k_proj.weight": own.w_k.projection.weight,
+        "v_proj.weight": own.w_v.weight,
+        "o_proj.weight": ours.w_o.weight,
+        "q_norm.weight": own.w_q.size,
+        "k_norm.weight": own.w_k.size,
+    }
+    if family == "qwen3_next":  # a matrix has each head's query and its gate; sizes are 1 + weight
+        both = [own.w_q.projection.weight.unflatten(0, (3, 14))]
+        both.append(ours.w_gate.weight.unflatten(0, (3, 14)))
+        parameters["q_proj.weight"] = torch.cat(both, dim=1).flatten(0, 1)
+        parameters["q_norm.weight"] = own.w_q.size - 1
+        parameters["k_norm.weight"] = own.w_k.size - 1
+    theirs.load_state_dict(parameters)
+    return theirs
+
+
+def without_biases(attention):
+    """Parameters large enough that heads choose; biases of 0."""
+    torch.manual_seed(3)
+    for name, parameter in attention.named_parameters():
+        nn.init.normal_(parameter, std=0.5)
+        if name.endswith("bias"):
+            nn.init.zeros_(parameter)
+    return attention
+
+
+GATED_AND_NORMED = partial(GatedAttention, make_attention=QKNormAttention)
+QWEN = {"Qwen3Attention": "qwen3", "Qwen3NextAttention": "qwen3_next"}
+
+
+@pytest.mark.parametrize("kind", QWEN)
+def test_qwen_computes_the_same(kind):
+    """In float32, in which the library normalises; with angles of 0, so that nothing is turned."""
+    make = QKNormAttention if kind == "Qwen3Attention" else GATED_AND_NORMED
+    ours = without_biases(make(42, 3))
+    theirs = twin_of_qwen(kind, ours)
+    x = words(2, 5, 42).float().requires_grad_()
+    angles = torch.ones(2, 5, 14), torch.zeros(2, 5, 14)  # their cosines and sines
+    hidden = torch.zeros(5, 5).masked_fill(~causal_mask(5), -math.inf)
+    expected = theirs(x, angles, hidden)
+    found = ours(x, mask=causal_mask(5))
+    near(found, expected)
+    upstream = words(2, 5, 42).float().flip(0)
+    slope = torch.autograd.grad(found[0], x, upstream)
+    near(slope, torch.autograd.grad(expected[0], x, upstream))
+
+
+class CausalQKNorm(QKNormAttention, CausalSelfAttention):
+    """Both by inheritance: the projections of the one, the forward pass of the other."""
+
+
+CAUSAL = {
+    "qk_norm": CausalQKNorm,
+    "gate": partial(GatedAttention, make_attention=CausalSelfAttention),
+    "both": partial(GatedAttention, make_attention=CausalQKNorm),
+}
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_causal_by_itself_is_causal_by_mask(name):
+    by_mask = {"qk_norm": QKNormAttention, "gate": GatedAttention, "both": GATED_AND_NORMED}
+    ours, other = (kind[name](21, 3).double() for kind in (CAUSAL, by_mask))
+    other.load_state_dict(ours.state_dict())
+    x = words(2, 5, 21)
+    near(ours(x), other(x, mask=causal_mask(5)))
+
+
+def test_normalised_keys_may_come_from_a_cache():
+    attention, x = CausalQKNorm(21, 3).double(), words(2, 5, 21)
+    cache = KeyValueCache(2, 3, 5, 7, dtype=x.dtype)
+    with torch.no_grad():
+        pieces = [attention(piece, cache=cache)[0] for piece in x.split(2, dim=1)]
+    near(torch.cat(pieces, dim=1), attention(x)[0])
+
+
+def test_normalised_weights_do_not_follow_the_size_of_what_is_read():
+    """Without biases a word and its thousandfold have one direction."""
+    attention = without_biases(QKNormAttention(21, 3)).double()
+    x = words(2, 5, 21)
+    near(attention(1000 * x)[1], attention(x)[1], share=1e-4)  # why: epsilon
+    plain = MultiHeadAttention(21, 3).double()
+    assert (plain(1000 * x)[1] - plain(x)[1]).abs().max() > 0.1
+
+
+def test_an_open_gate_is_no_gate_and_a_closed_one_leaves_the_bias():
+    plain, ours = MultiHeadAttention(21, 3).double(), GatedAttention(21, 3).double()
+    ours.heads.w_q, ours.heads.w_k, ours.heads.w_v = plain.w_q, plain.w_k, plain.w_v
+    ours.w_o, x = plain.w_o, words(2, 5, 21)
+    nn.init.zeros_(ours.w_gate.weight)
+    nn.init.constant_(ours.w_gate.bias, 50)
+    near(ours(x), plain(x))
+    nn.init.constant_(ours.w_gate.bias, -50)
+    near(ours(x)[0], plain.w_o.bias.expand(2, 5, -1))
+
+
+# ---- what the two experiments on them compare
+
+
+@pytest.mark.parametrize("module", [learning_rates, first_token])
+def test_models_with_and_without_a_gate_have_equally_many_weights(module):
+    counts = []
+    for make_attention in module.SIDES.values():
+        model = next_word_model(make_attention, seed=0).model
+        counts.append(sum(parameter.numel() for parameter in model.parameters()))
+    assert max(counts) / min(counts) < 1.002
+
+
+def test_scores_and_what_is_added_start_equally_large():
+    found = []
+    for make_attention in learning_rates.SIDES.values():
+        block = next_word_model(make_attention, seed=0).model.blocks[0]
+        x = F.layer_norm(words(50, 9, 64).float(), [64])
+        heads = getattr(block.attention, "heads", block.attention)
+        scores = heads.w_q(x) * heads.w_k(x.roll(1, 0))  # of words that do not know each other
+        scores = scores.unflatten(-1, (4, 16)).sum(dim=-1)
+        added = block.attention(x)[0]
+        found.append([scores.std().item(), added.std().item()])
+    spread = torch.tensor(found)
+    assert ((spread.amax(dim=0) / spread.amin(dim=0)) < 1.1).all()
+
+
+def test_rates_with_and_without_warm_up():
+    steps = (0, 24, 49, 50, 149)
+    assert [learning_rates.one_rate(step) for step in steps] == [1] * 5
+    near([learning_rates.warm_up(step) for step in steps], [0.02, 0.5, 1.0, 1.0, 1.0])
+
+
+def test_training_goes_by_the_seed_and_hides_what_comes_later():
+    models = []
+    for _ in range(2):
+        trained = next_word_model(MultiHeadAttention, seed=3)
+        train_in_order(trained, 2, "", matrix_rate=None, rate=0.01)
+        models.append(trained.model)
+    for one, other in zip(*(model.parameters() for model in models), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_weight_on_the_first_token_by_hand():
+    """Two texts of five and four words; words from the fourth on are asked."""
+    real = padding_mask(torch.tensor([5, 4]), 5)
+    mask = causal_mask(5) & real & real.mT
+    weights = torch.zeros(2, 2, 5, 5)
+    weights[0, :, 3, 0] = torch.tensor([0.2, 0.4])
+    weights[0, :, 4, 0] = torch.tensor([0.6, 0.8])
+    weights[1, :, 3, 0] = torch.tensor([0.1, 0.3])
+    weights[:, :, :3, 0] = weights[1, :, 4, 0] = 9.0  # early words and padding are not asked
+    near(first_token.on_first_token(weights, mask), (0.3 + 0.7 + 0.2) / 3, share=1e-6)

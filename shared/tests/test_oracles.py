@@ -24,6 +24,8 @@ from phase1_single_head.self_attention import (
     scaled_dot_product_attention,
 )
 from phase2_multi_head.alibi_attention import AlibiAttention
+from phase2_multi_head.block.gated_attention import GatedAttention
+from phase2_multi_head.block.qk_norm import EPSILON, QKNormAttention, normalized_by_loops
 from phase2_multi_head.fused_attention import FusedMultiHeadAttention
 from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
@@ -390,6 +392,56 @@ def with_distance(m, x, _):
     return m.w_o(heads.transpose(1, 2).flatten(2))
 
 
+def projected_heads(m, x, context):
+    """Queries, keys and values of each head, (B, H, T, d_k)."""
+    return heads_of(m.w_q(x)), heads_of(m.w_k(context)), heads_of(m.w_v(context))
+
+
+def merged(heads):
+    return heads.transpose(1, 2).flatten(2)
+
+
+def of_one_length(projection, x):
+    """Queries or keys of each head, normalised by torch's own RMSNorm."""
+    heads = heads_of(projection.projection(x))
+    return F.rms_norm(heads, heads.shape[-1:], projection.size, EPSILON)
+
+
+def with_qk_norm(m, x, context, sees=None):
+    query, key = of_one_length(m.w_q, x), of_one_length(m.w_k, context)
+    return m.w_o(merged(masked(sees)(query, key, heads_of(m.w_v(context)))))
+
+
+def loops_of_one_length(projection, x):
+    """The specification, one text after the other."""
+    projected = projection.projection(x)
+    return torch.stack([normalized_by_loops(text, HEADS, projection.size) for text in projected])
+
+
+def with_qk_norm_by_loops(m, x, context):
+    query = heads_of(loops_of_one_length(m.w_q, x))
+    key = heads_of(loops_of_one_length(m.w_k, context))
+    heads = F.scaled_dot_product_attention(query, key, heads_of(m.w_v(context)))
+    return m.w_o(merged(heads))
+
+
+def with_gate(m, x, _, sees=None):
+    """A head's output times 1 / (1 + e^-z)."""
+    heads = merged(masked(sees)(*projected_heads(m.heads, x, x)))
+    return m.w_o(heads / (1 + torch.exp(-m.w_gate(x))))
+
+
+def with_both(m, x, _):
+    query, key = of_one_length(m.heads.w_q, x), of_one_length(m.heads.w_k, x)
+    heads = masked(past)(query, key, heads_of(m.heads.w_v(x)))
+    return m.w_o(merged(heads) / (1 + torch.exp(-m.w_gate(x))))
+
+
+def causal(m, x, _):
+    """Under the mask of training."""
+    return m(x, mask=past(*positions(x.size(1), x.size(1))))[0]
+
+
 def by_scores(score):
     """The memory, weighted by softmax of score(m, query, one word of the memory)."""
 
@@ -538,6 +590,27 @@ MODULES = {  # of x and a context: what makes the module, the way, its reference
         LAST,
     ),
     "grouped_query_attention": (of(GroupedQueryAttention, HEADS, GROUPS), cross, by_torch, ANY),
+    "qk_norm": (of(QKNormAttention, HEADS), cross, with_qk_norm, ANY),
+    "qk_norm, a mask": (
+        of(QKNormAttention, HEADS),
+        near_by_only,
+        partial(with_qk_norm, sees=near_by),
+        LAST,
+    ),
+    "qk_norm, loops": (of(QKNormAttention, HEADS), cross, with_qk_norm_by_loops, FEW),
+    "gated_attention": (of(GatedAttention, HEADS), alone, with_gate, ALIKE),
+    "gated_attention, causal": (
+        of(GatedAttention, HEADS),
+        causal,
+        partial(with_gate, sees=past),
+        ALIKE,
+    ),
+    "gated_attention, normalised": (
+        of(GatedAttention, HEADS, make_attention=QKNormAttention),
+        causal,
+        with_both,
+        ALIKE,
+    ),
     "alibi_attention": (of(AlibiAttention, 2), alone, with_distance, ALIKE),
     "self_attention, a head": (of(SelfAttention, 11, 13), alone, itself(one_head), ALIKE),
     "cross_attention": (of(CrossAttention, 11, 13), cross, one_head, ANY),
