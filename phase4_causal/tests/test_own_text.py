@@ -1,0 +1,434 @@
+"""A text of one's own: counts beside plain loops, bad files, planted heads, a little training."""
+
+import math
+import sys
+from argparse import Namespace
+from collections import Counter
+
+import pytest
+import torch
+import torch.nn.functional as F
+from matplotlib.colors import to_hex
+from torch import nn
+
+from phase1_single_head.parts.undivided import UndividedSelfAttention
+from phase1_single_head.self_attention import SelfAttention
+from phase3_visualization.pretrained.language_model import LanguageModel
+from phase4_causal.induction.induction_scores import (
+    after_earlier_occurrence,
+    before_in_first_copy,
+    repeated_sequences,
+)
+from phase4_causal.own_text import (
+    character_model,
+    characters,
+    decoder,
+    four_questions,
+    published,
+    twice,
+    write,
+)
+from phase4_causal.own_text.character_model import CharacterModel
+from shared.attention_utils import causal_mask
+from shared.experiment import Results, Run
+from shared.tests.helpers import near
+from shared.visualization_utils import BLUE, HIDDEN
+
+SAYING = "the more we look, the less we know. "
+TEXT = characters.as_tokens(SAYING * 700, "a saying")
+V = len(TEXT.alphabet)
+
+
+def own_file(tmp_path, content=SAYING * 700):
+    path = tmp_path / "own.txt"
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
+# ---- the text
+
+
+def test_a_text_is_read_as_it_stands_in_two_parts(tmp_path):
+    read = characters.load_characters(own_file(tmp_path))
+    assert read.name == "own.txt"
+    assert read.decode(torch.cat([read.training, read.held_out])) == SAYING * 700
+    assert len(read.training) == len(SAYING) * 700 * 9 // 10
+
+
+def test_a_mark_at_the_beginning_of_a_file_is_no_character(tmp_path):
+    read = characters.load_characters(own_file(tmp_path, "\ufeff" + SAYING * 700))
+    assert read.alphabet == TEXT.alphabet
+
+
+def test_rare_characters_share_a_token():
+    many = "".join(chr(0x4E00 + i) for i in range(300))
+    text = characters.as_tokens("ab" * 500 + many * 2 + "ab" * 500 + many[:150] * 3, "many")
+    assert len(text.alphabet) == characters.MOST_DIFFERENT
+    rare = text.decode(text.training).count(characters.RARE)
+    kept = characters.MOST_DIFFERENT - 1 - 2
+    assert rare >= 2 * (300 - kept) and "a" in text.alphabet
+
+
+def test_the_reference_is_that_of_this_python():
+    text = characters.load_characters()
+    assert text.name.endswith(f"{sys.version_info.major}.{sys.version_info.minor}")
+    assert len(text.training) > 300_000 and "assert" in text.decode(text.training)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read: No such file"),
+        (b"", "20,000 characters or more, some ten pages: .* has 0"),
+        (b"short", "has 5"),
+        (b"\x00\x01" * 20_000, "characters of code 0"),
+        (b"\xff\xfe\x80" * 20_000, "is not a text in UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("script", [write, four_questions, published])
+def test_what_is_no_text_is_one_line(script, content, message, tmp_path, capsys):
+    path = tmp_path / "own.txt"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SystemExit) as stop:
+        script.main(["--text", str(path), "--output-dir", str(tmp_path)])
+    said = capsys.readouterr().err
+    assert stop.value.code == 2 and said.count("\n") == 1
+    with pytest.raises(ValueError, match=message):
+        characters.load_characters(path)
+
+
+def test_a_folder_is_no_text(tmp_path):
+    with pytest.raises(ValueError, match="cannot be read: Is a directory"):
+        characters.load_characters(tmp_path)
+
+
+# ---- counting
+
+
+def counted_by_loops(text, alphabet, context):
+    """As `counted`, for one context after the other."""
+    size = len(alphabet)
+    if context < 0:
+        return {"": dict.fromkeys(alphabet, 1 / size)}
+    shorter = counted_by_loops(text, alphabet, context - 1)
+    seen = Counter(text[i : i + context + 1] for i in range(len(text) - context))
+    total = Counter()
+    for piece, number in seen.items():
+        total[piece[:-1]] += number
+    table = {}
+    for before in total:
+        below = shorter[before[1:]]
+        table[before] = {}
+        for character in alphabet:
+            expected = characters.PRIOR * below[character]
+            number = seen[before + character]
+            table[before][character] = (number + expected) / (total[before] + characters.PRIOR)
+    return table
+
+
+@pytest.mark.parametrize("context", [0, 1, 2])
+def test_counts_against_a_plain_loop(context):
+    alphabet = "".join(sorted(set(SAYING)))
+    text = SAYING + "we look at the lake"
+    alphabet = "".join(sorted(set(text)))
+    tokens = torch.tensor([alphabet.index(character) for character in text])
+    table = characters.counted(tokens, len(alphabet), context).double()
+    near(table.sum(dim=-1), torch.ones_like(table[..., 0]), 1e-5)
+    expected = counted_by_loops(text, alphabet, context)
+    for before, row in expected.items():
+        place = tuple(alphabet.index(character) for character in before)
+        near(table[place], torch.tensor([row[c] for c in alphabet]).double(), 1e-5)
+    losses = []
+    for i in range(context, len(text)):
+        losses.append(-math.log(expected[text[i - context : i]][text[i]]))
+    near(characters.counted_loss(table, tokens[None]), sum(losses) / len(losses), 1e-5)
+
+
+def test_what_was_never_seen_is_left_to_the_shorter_context():
+    tokens = torch.tensor([0, 1, 0, 1, 2])
+    pairs = characters.counted(tokens, 3, 1)
+    near(pairs[2], characters.counted(tokens, 3, 0), 1e-6)
+
+
+# ---- the model
+
+
+def test_pieces_are_of_the_held_out_part_and_do_not_overlap():
+    pieces = character_model.held_out_pieces(TEXT, 61)
+    assert pieces.shape == (len(TEXT.held_out) // 61, 61)
+    starts = torch.linspace(0, len(TEXT.held_out) - 61, len(pieces)).long()
+    assert (starts.diff() >= 61).all()
+    for piece, start in zip(pieces, starts, strict=True):
+        assert torch.equal(piece, TEXT.held_out[start : start + 61])
+    long_text = characters.as_tokens(SAYING * 9000, "long")
+    assert len(character_model.held_out_pieces(long_text)) == character_model.MOST_PIECES
+
+
+def test_a_little_training_lowers_the_loss_in_the_held_out_part_and_it_writes(monkeypatch):
+    monkeypatch.setattr(character_model, "BATCH", 4)
+    torch.manual_seed(0)
+    model = CharacterModel(V, num_layers=1)
+    before, _ = character_model.on_held_out(model, TEXT)
+    character_model.train_on_text(model, TEXT, seed=0, steps=30)
+    after, right = character_model.on_held_out(model, TEXT)
+    assert before > math.log(V) > 1 > after and right > 0.7
+    written = character_model.continued(model, TEXT.held_out[:7], 40, seed=0)
+    assert len(written) == 47 and torch.equal(written[:7], TEXT.held_out[:7])
+    again = character_model.continued(model, TEXT.held_out[:7], 40, seed=0)
+    assert torch.equal(written, again)
+
+
+def test_the_model_sees_no_later_character_and_knows_its_place():
+    torch.manual_seed(0)
+    model = CharacterModel(V).double().eval()
+    tokens = torch.randint(V, (2, 11), generator=torch.Generator().manual_seed(1))
+    logits, layers = model(tokens)
+    assert [tuple(weights.shape) for weights in layers] == [(2, 4, 11, 11)] * 2
+    beginning, _ = model(tokens[:, :7])
+    near(logits[:, :7], beginning)
+    # In two layers the mask alone would tell the order.
+    one_layer = CharacterModel(V, num_layers=1).double().eval()
+    here, _ = one_layer(tokens[:, :7])
+    shuffled, _ = one_layer(tokens[:, [1, 0, 2, 3, 4, 5, 6]])
+    assert not torch.allclose(shuffled[:, 6], here[:, 6]), "order counts"
+
+
+def test_only_the_last_characters_are_read_and_only_the_training_part_is_learned(monkeypatch):
+    model = character_model.new_reader(TEXT, seed=0, num_layers=1).eval()
+    prompt = TEXT.held_out[: character_model.READ + 5]
+    written = character_model.continued(model, prompt, 9, seed=0)
+    shorter = character_model.continued(model, prompt[5:], 9, seed=0)
+    assert torch.equal(written[5:], shorter)
+    two_parts = characters.as_tokens("a" * 900 + "b" * 100, "two parts")
+    monkeypatch.setattr(character_model, "BATCH", 2)
+    model = character_model.new_reader(two_parts, seed=0, num_layers=1)
+    character_model.train_on_text(model, two_parts, seed=0, steps=10)
+    a, b, _ = model.output_bias.tolist()
+    assert a > b, "what stands in the training part became likelier"
+
+
+def test_losses_against_a_plain_loop():
+    torch.manual_seed(0)
+    model = CharacterModel(V, num_layers=1).eval()
+    loss, right = character_model.on_held_out(model, TEXT)
+    losses, hits = [], []
+    with torch.no_grad():
+        for piece in character_model.held_out_pieces(TEXT):
+            logits, _ = model(piece[None, :-1])
+            losses.append(F.cross_entropy(logits[0], piece[1:]).item())
+            hits.append((logits[0].argmax(dim=-1) == piece[1:]).double().mean().item())
+    near(loss, sum(losses) / len(losses), 1e-5)
+    near(right, sum(hits) / len(hits))
+
+
+# ---- a stretch that comes twice
+
+
+def test_the_places_are_those_of_the_toy_task():
+    """Where all words of a block are different, the measure is that of the toy's experiments."""
+    draw = torch.Generator().manual_seed(0)
+    words = repeated_sequences(3, draw, (16, 16), 32)
+    behind = after_earlier_occurrence(words)
+    before = before_in_first_copy(words)
+    for text in range(3):
+        assert torch.equal(twice.came_next(16)[:31], behind[text][:31])
+        assert torch.equal(twice.one_before(16), before[text])
+
+
+def head_of(gold, share):
+    """A planted head: a share of its weight on the gold keys, the rest on its own token."""
+    length = len(gold)
+    weights = torch.eye(length)
+    for query, key in gold.nonzero().tolist():
+        weights[query, query] = 1 - share
+        weights[query, key] = share
+    return weights
+
+
+def test_planted_heads_are_found_in_whatever_layer_and_scored_on_the_other_half():
+    gold = twice.came_next(7)
+    other = twice.one_before(7)
+    strong, weak, none = head_of(gold, 0.75), head_of(gold, 0.25), head_of(other, 1.0)
+    lower = torch.stack([none, weak]).expand(4, 2, 14, 14).clone()
+    upper = torch.stack([strong, none]).expand(4, 2, 14, 14).clone()
+    near(twice.best_head([lower, upper], gold), 0.75, 1e-6)
+    near(twice.best_head([upper, lower], gold), 0.75, 1e-6)
+    near(twice.best_head([lower, upper], other), 1.0, 1e-6)
+    upper[2:, 0] = weak  # the head that was chosen does less on the second half
+    near(twice.best_head([lower, upper], gold), 0.25, 1e-6)
+
+
+class Copier(nn.Module):
+    """Says what came behind the last occurrence of its token, with two planted heads."""
+
+    def __init__(self, size, sure):
+        super().__init__()
+        self.size, self.sure = size, sure
+
+    def forward(self, tokens):
+        length = tokens.size(1)
+        logits = torch.zeros(*tokens.shape, self.size)
+        for row, text in enumerate(tokens.tolist()):
+            for i in range(length):
+                earlier = [j for j in range(i) if text[j] == text[i]]
+                if earlier:
+                    logits[row, i, text[earlier[-1] + 1]] = self.sure
+        even = causal_mask(length) / causal_mask(length).sum(dim=-1, keepdim=True)
+        return logits, [even.expand(len(tokens), 1, -1, -1)]
+
+
+def test_a_planted_copier_loses_its_loss_on_the_second_copy():
+    size, length = 97, 8
+    stretches = torch.arange(4 * length).view(4, length)
+    found = twice.read_twice(Copier(size, 20.0), stretches, "planted")
+    assert list(found) == [
+        "weight on the token before, planted",
+        "weight on what came next, planted",
+        "loss gone when it comes twice, planted",
+    ]
+    assert found["loss gone when it comes twice, planted"] > 0.999
+    near(
+        twice.read_twice(Copier(size, 0.0), stretches, "x")["loss gone when it comes twice, x"], 0.0
+    )
+    even = [1 / (query + 1) for query in range(1, length)]
+    near(found["weight on the token before, planted"], sum(even) / len(even), 1e-6)
+    even = [1 / (query + 1) for query in range(length, 2 * length - 1)]
+    near(found["weight on what came next, planted"], sum(even) / len(even), 1e-6)
+
+
+def test_only_the_second_copy_counts():
+    tokens = torch.tensor([[3, 1, 2, 3, 1, 2]])
+    logits = torch.zeros(1, 6, 5)
+    logits[0, 3, 1] = logits[0, 4, 2] = 50.0
+    near(twice.second_copy_loss(logits, tokens), 0.0, 1e-6)
+    logits[0, 2, 3] = logits[0, 5, 0] = -50.0  # what these say is not asked
+    near(twice.second_copy_loss(logits, tokens), 0.0, 1e-6)
+
+
+# ---- the scripts
+
+
+class Decoder(nn.Module):
+    """A model of the library in miniature."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(11, 5)
+
+    def get_input_embeddings(self):
+        return self.words
+
+    def forward(self, tokens, output_attentions):
+        assert output_attentions
+        weights = causal_mask(tokens.size(1)).float().expand(len(tokens), 3, -1, -1)
+        output = type("Output", (), {})()
+        output.last_hidden_state = self.words(tokens)
+        output.attentions = (weights, weights)
+        return output
+
+
+def test_a_decoder_of_the_library_is_read_as_our_own_models_are():
+    model = Decoder()
+    tokens = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    logits, layers = decoder.reader_of(model)(tokens)
+    near(logits, model.words(tokens) @ model.words.weight.T, 1e-6)
+    assert len(layers) == 2 and layers[0].shape == (2, 3, 3, 3)
+
+
+def test_a_decoder_reads_stretches_of_the_held_out_part(monkeypatch):
+    read = []
+
+    def tokenizer(content):
+        return {"input_ids": [ord(character) % 11 for character in content]}
+
+    def remembered(reader, stretches, column):
+        read.append(stretches)
+        return {column: 1.0}
+
+    model = LanguageModel(Decoder(), tokenizer, "tiny")
+    monkeypatch.setattr(decoder, "load_language_model", lambda name: model)
+    monkeypatch.setattr(decoder, "read_twice", remembered)
+    assert decoder.answers_of_smollm2(TEXT) == {"SmolLM2": 1.0}
+    (stretches,) = read
+    expected = torch.tensor(tokenizer(TEXT.decode(TEXT.held_out))["input_ids"])
+    assert stretches.shape == (decoder.STRETCHES, decoder.STRETCH)
+    assert torch.equal(stretches[0], expected[: decoder.STRETCH])
+    assert torch.equal(stretches[-1], expected[-decoder.STRETCH :])
+    short = characters.as_tokens("too short", "short")
+    with pytest.raises(ValueError, match="too few tokens for smollm2: 1"):
+        decoder.answers_of_smollm2(short)
+
+
+def test_both_scripts_take_a_text_of_your_own(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(four_questions, "has_smollm2", lambda: False)
+    for name in ("STEPS", "EARLY_STEPS", "TRAINING_STEPS"):
+        monkeypatch.setattr(four_questions, name, 2)
+    monkeypatch.setattr(four_questions, "SENTENCES", 3)
+    monkeypatch.setattr(write, "STEPS", 2)
+    argv = ["--text", str(own_file(tmp_path)), "--quick", "--output-dir", str(tmp_path)]
+    for script in (write, four_questions):
+        script.main(argv)
+        assert "on record" not in capsys.readouterr().out, "of another text nothing is judged"
+    pictures = sorted(path.name for path in tmp_path.glob("visualizations/plots/phase4/*"))
+    assert pictures == ["four_questions.png", "write.png"]
+
+
+def test_a_number_is_blue_from_its_bar_on():
+    bars = four_questions.QUESTIONS
+    numbers = {f"{asked}, toy": bar for asked, bar in bars.items()}
+    numbers |= {f"{asked}, text": bar - 0.01 for asked, bar in bars.items()}
+    figure = four_questions.picture(Results([numbers], None, {}))
+    colors = [to_hex(patch.get_facecolor()) for patch in figure.axes[0].patches]
+    assert colors == [BLUE.lower(), HIDDEN.lower(), HIDDEN.lower()] * len(bars)
+
+
+def test_differences_have_the_sign_of_what_is_saved_or_won(monkeypatch):
+    """One head is worse than four, longer queries than those that are divided."""
+    asked = []
+
+    def early_reader(run, text, num_heads, longer=1, **rates):
+        asked.append((num_heads, longer, rates.get("rate")))
+        return 3.0 - num_heads / 4, 0.5 / longer
+
+    monkeypatch.setattr(four_questions, "early_reader", early_reader)
+    run = Run(Namespace(text=None), 0)
+    near(four_questions.text_heads(run, TEXT), 0.75)
+    near(four_questions.text_right(run, TEXT, 8), 0.0625)
+    assert asked == [(1, 1, None), (4, 1, None), (1, 8, 0.003), (1, 8, 0.01)]
+    parts = {"toy_twice": {}, "toy_heads": 0.0, "text_twice": {}, "has_smollm2": False}
+    for name, answer in parts.items():
+        monkeypatch.setattr(four_questions, name, lambda *_, answer=answer: answer)
+    shares = {SelfAttention: 0.75, UndividedSelfAttention: 0.25}
+    monkeypatch.setattr(four_questions, "toy_right", lambda run, head: shares[head])
+    numbers = four_questions.measure(Run(Namespace(text=None, seed=0), 0))
+    near(numbers["more right with the division, toy"], 0.5)
+    near(numbers["more right with the division, text"], 0.5 - 0.0625)
+
+
+def test_without_the_division_scores_are_longer(monkeypatch):
+    """An untrained head whose queries are longer looks at fewer characters."""
+    monkeypatch.setattr(four_questions, "train_on_text", lambda model, *_, **rates: None)
+    found = []
+
+    def on_held_out(model, text):
+        _, (weights,) = model(text.held_out[None, :50])
+        found.append(weights[0, 0, -1].max().item())
+        return 0.0, 0.0
+
+    monkeypatch.setattr(four_questions, "on_held_out", on_held_out)
+    run = Run(Namespace(quick=True), 0)
+    for longer in (1, 1e3):
+        four_questions.early_reader(run, TEXT, 1, longer)
+    plain, undivided = found
+    assert undivided > 2 * plain
+
+
+def test_without_a_published_model_its_column_says_so():
+    numbers = {
+        f"{asked}, {who}": 0.3 for asked in four_questions.QUESTIONS for who in ("toy", "text")
+    }
+    figure = four_questions.picture(Results([numbers], None, {}))
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert texts.count("not asked") == len(four_questions.QUESTIONS)
+    assert texts.count("0.30") == 2 * len(four_questions.QUESTIONS)
