@@ -83,7 +83,7 @@ def drawn(
     language_model: LanguageModel, options: argparse.Namespace, heads: Heads
 ) -> tuple[Figure, Measured]:
     """The picture that the options ask for, and what it shows."""
-    model = f"{language_model.name}, as published"
+    model = language_model.name
     if options.average_over:
         measured, number = measured_in_file(language_model, options.average_over)
         texts = f"all queries of {number} texts"
