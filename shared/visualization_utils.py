@@ -66,6 +66,8 @@ THEME = {
     "hatch.color": "#b9c0c8",
     "hatch.linewidth": 0.8,
     "svg.hashsalt": "attention",  # the same SVG for the same picture
+    "pdf.fonttype": 42,  # letters as letters, which many papers ask for
+    "text.parse_math": False,  # a token may hold two $
 }
 
 
@@ -323,6 +325,8 @@ def save_figure(fig: Figure, path: Path, *, caption: str) -> Path:
     with paths.whole_file(path) as unfinished:
         if path.suffix == ".svg":
             fig.savefig(unfinished, metadata={"Description": caption, "Date": None})
+        elif path.suffix == ".pdf":
+            fig.savefig(unfinished, metadata={"Title": caption, "CreationDate": None})
         else:
             info = PngInfo()
             info.add_text("Description", caption)

@@ -147,8 +147,7 @@ def picture(results: Results) -> Figure:
 
 def add_model_and_text(parser: argparse.ArgumentParser) -> None:
     published.add_model(parser)
-    help_text = f'the sentence to look at, any words (default: "{published.TEXT}")'
-    parser.add_argument("--text", default=published.TEXT, help=help_text)
+    published.add_text(parser)
 
 
 main = Experiment(

@@ -182,6 +182,16 @@ def check_weights(model: nn.Module, attentions: tuple[Tensor, ...], length: int)
         )
 
 
+def readable_piece(piece: str, place: tuple[int, int], text: str) -> str:
+    """A token without the mark of a space, and in the text's own letters.
+
+    A tokenizer of bytes calls é "Ã©". place: first and last character.
+    """
+    piece = piece.strip("Ġ▁")
+    start, end = place
+    return (piece if piece.isascii() else text[start:end].strip()) or "_"
+
+
 @torch.no_grad()
 def read_texts(language_model: LanguageModel, texts: list[str]) -> Reading:
     """Runs a batch of texts through the model.
@@ -219,9 +229,10 @@ def read_texts(language_model: LanguageModel, texts: list[str]) -> Reading:
     attentions = output.get("attentions") or ()
     check_weights(model, attentions, length)
     tokens = []
-    for row, is_real in zip(batch["input_ids"], real, strict=True):
+    for text, row, ends, is_real in zip(texts, batch["input_ids"], spans, real, strict=True):
         pieces = tokenizer.convert_ids_to_tokens(row[is_real])
-        tokens.append([piece.strip("Ġ▁") or "_" for piece in pieces])  # marks of a space
+        places = ends[is_real].tolist()
+        tokens.append([readable_piece(*each, text) for each in zip(pieces, places, strict=True)])
     weights = torch.stack(attentions, dim=1)  # L x (B, H, T, T) -> (B, L, H, T, T)
     return Reading(tokens, weights, torch.stack(output.hidden_states), real, special, spans)
 
@@ -295,6 +306,12 @@ def add_model(parser: argparse.ArgumentParser, default: str = DEFAULT) -> None:
     """Adds the option --model; default: what a script looks at without it, in words."""
     help_text = f"a model on this machine, or {SMOLLM2} (default: {default})"
     parser.add_argument("--model", metavar="NAME_OR_FOLDER", help=help_text)
+
+
+def add_text(parser: argparse.ArgumentParser) -> None:
+    """Adds the option --text."""
+    help_text = f'the sentence to look at, any words (default: "{TEXT}")'
+    parser.add_argument("--text", default=TEXT, help=help_text)
 
 
 def is_default(options: argparse.Namespace) -> bool:

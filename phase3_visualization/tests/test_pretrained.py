@@ -16,12 +16,17 @@ from phase3_visualization.pretrained import (
     families,
     heads,
     language_model,
+<<<<<<< HEAD
     next_tokens,
+=======
+    maps,
+>>>>>>> part_f
     parity,
     unpacked,
     window,
 )
 from phase3_visualization.pretrained.language_model import LanguageModel, Reading, WinogradPair
+from shared import attention_maps
 from shared.attention_utils import causal_mask, local_mask, streaming_mask
 from shared.experiment import Run
 from shared.tests.helpers import near, qkv
@@ -481,3 +486,175 @@ def test_heads_are_named_chosen_on_one_half_and_scored_on_the_other(monkeypatch)
     weights[4:] = weights[4:].flip(1)  # in the other half each head has another role
     swapped, _ = decoder_heads.numbers_of("model", tokens, None)
     assert max(swapped["previous, best head"], swapped["induction, best head"]) < 0.1
+
+
+# ---- maps of any model
+
+
+def maps_of(tmp_path, *arguments):
+    """What maps.py answers, and the only picture that it writes."""
+    answer = maps.main(["--output-dir", str(tmp_path / "out"), *arguments])
+    (picture,) = (tmp_path / "out").rglob("maps.*")
+    return answer, picture
+
+
+def one_place(places):
+    """A head that gives all of its weight to places (T,): (1, T, T)."""
+    return torch.eye(len(places))[torch.tensor(places)][None]
+
+
+COPIED = ["a", "b", "c", "d", "a", "b", "c", "d"]
+NAMED_HEADS = {  # name -> the key of each of the eight queries
+    "token before": [0, 0, 1, 2, 3, 4, 5, 6],
+    "itself": [0, 1, 2, 3, 4, 5, 6, 7],
+    "token after": [1, 2, 3, 4, 5, 6, 7, 7],
+    "same token": [4, 5, 6, 7, 0, 1, 2, 3],
+    "after same token": [0, 2, 4, 6, 1, 2, 3, 4],
+    "first token": [0, 0, 0, 0, 0, 0, 0, 0],
+    "last token": [7, 7, 7, 7, 7, 7, 7, 7],
+    "all at 2 c": [2, 2, 2, 2, 2, 2, 2, 2],
+    "no name": [3, 6, 1, 5, 0, 2, 7, 3],
+}
+
+
+@pytest.mark.parametrize("name", NAMED_HEADS)
+def test_a_head_is_named_after_the_place_that_gets_its_weight(name):
+    head = one_place(NAMED_HEADS[name])
+    even = torch.full((1, 8, 8), 1 / 8)
+    layers = attention_maps.as_layers(torch.cat([head, even]), COPIED)
+    measured = attention_maps.measured_in(layers, COPIED)
+    assert [measured.name(0, 0), measured.name(0, 1)] == [name, "no name"]
+    near(measured.entropy[0], [0.0, 1.0])
+    assert measured.finding.startswith("0 of" if name == "no name" else "1 of 2 heads")
+    mean = attention_maps.mean_of([measured, measured])
+    assert mean.name(0, 0) == ("no name" if "all at" in name else name)
+    mixed = attention_maps.as_layers(0.4 * head + 0.6 * even, COPIED)
+    assert attention_maps.measured_in(mixed, COPIED).name(0, 0) != name or name == "no name"
+
+
+def test_what_comes_too_seldom_or_leaves_no_choice_names_nobody():
+    """A copy that comes once; and two tokens, of which the second always looks at one of them."""
+    tokens = ["a", "b", "c", "d", "a"]
+    seldom = attention_maps.as_layers(one_place([4, 3, 1, 0, 0]) * 0.9 + 0.02, tokens)
+    assert attention_maps.measured_in(seldom, tokens).name(0, 0) == "no name"
+    causal = attention_maps.as_layers(torch.tensor([[[1.0, 0.0], [0.9, 0.1]]]), ["a", "b"])
+    assert attention_maps.measured_in(causal, ["a", "b"]).name(0, 0) == "no name"
+
+
+def test_shares_by_offset_equal_a_loop():
+    generator = torch.Generator().manual_seed(0)
+    layers = torch.rand(2, 3, 13, 13, generator=generator).double().softmax(dim=-1)
+    names = attention_maps.all_offsets()
+    expected = torch.zeros(2, 3, len(names)).double()
+    for query, key in itertools.product(range(1, 13), range(13)):
+        offset = key - query
+        name = f"{offset:+d}" if offset else "itself"
+        if abs(offset) > attention_maps.REACH:
+            name = "before" if offset < 0 else "after"
+        if key in (0, 12):
+            name = "first" if key == 0 else "last"
+        expected[:, :, names.index(name)] += layers[:, :, query, key] / 12
+    near(attention_maps.shares_by_offset(layers), expected)
+
+
+def test_weights_come_in_every_shape_and_precision():
+    weights = torch.rand(2, 3, 5, 5, generator=torch.Generator().manual_seed(0)).softmax(dim=-1)
+    tokens = list("abcde")
+    by_library = tuple(layer[None].requires_grad_() for layer in weights)
+    for given in (weights, list(weights), by_library, weights.numpy()):
+        near(attention_maps.as_layers(given, tokens), weights.double(), share=1e-7)
+    assert attention_maps.as_layers(weights[0].bfloat16(), tokens).shape == (1, 3, 5, 5)
+    figure = attention_maps.draw_heads(by_library, tokens)
+    assert len(figure.axes) == 7, "six maps and a bar"
+
+
+SCORES = torch.randn(2, 3, 5, 5, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (SCORES, "after softmax"),
+        (SCORES * math.nan, "after softmax"),
+        (SCORES.abs() + 1, "after softmax"),
+        (SCORES[0, 0], r"got \(5, 5\)"),
+        (SCORES[..., :4], r"T=5 .*got \(2, 3, 5, 4\)"),
+        ([SCORES[0], SCORES[0, :2]], "one shape"),
+        ([], "one shape"),
+    ],
+)
+def test_what_is_no_map_is_refused(weights, message):
+    with pytest.raises(ValueError, match=message):
+        attention_maps.draw_heads(weights, list("abcde"))
+
+
+def test_a_row_of_many_tokens_names_as_many_as_fit():
+    weights = torch.full((1, 90, 90), 1 / 90)
+    figure = attention_maps.draw_heads(weights.expand(5, 90, 90), ["word"] * 90)
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels[:2] == ["0 word", "4 word"]
+    assert "look untrained (normalised entropy 1.00" in figure.get_suptitle()
+
+
+@pytest.mark.parametrize("kind", ["bert", "llama", "gpt_oss", "gpt2"])
+@pytest.mark.parametrize("wanted", ["png", "svg", "pdf"])
+def test_maps_of_any_model_in_any_format(kind, wanted, tmp_path):
+    model = random_model("gpt2", n_embd=12, n_layer=2, n_head=6) if kind == "gpt2" else tiny(kind)
+    folder = saved(model, tmp_path / "mine")
+    arguments = ["--model", folder, "--text", TEXTS[0], "--format", wanted]
+    answer, picture = maps_of(tmp_path, *arguments)
+    assert picture.suffix == f".{wanted}" and picture.stat().st_size > 5000
+    assert "in mine (" in answer
+    before = picture.read_bytes()
+    maps_of(tmp_path, *arguments)
+    assert picture.read_bytes() == before, "the same picture, byte for byte"
+
+
+def test_heads_are_chosen_drawn_as_arcs_and_averaged_over_a_file(tmp_path, capsys):
+    folder = saved(tiny("llama"), tmp_path / "mine")
+    file = tmp_path / "texts.txt"
+    file.write_text("the cat sat on a mat\n\na cat sat on the mat the cat\n", encoding="utf-8")
+    chosen = ["--model", folder, "--layer", "1", "--head", "5", "--text", "the cat sat on a mat"]
+    assert "of 12 heads" in maps_of(tmp_path, *chosen)[0]
+    assert maps_of(tmp_path, *chosen, "--arcs")
+    assert maps_of(tmp_path, "--model", folder, "--average-over", str(file))
+    file.write_text("the cat sat\nmat\n", encoding="utf-8")
+    error = refusal_of(maps, capsys, "--model", folder, "--average-over", str(file))
+    assert "texts.txt, line 2: must have 2 tokens or more" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--text", ""], "2 tokens or more"),
+        (["--text", "the cat " * 300], "at most 512 tokens: got 600"),
+        (["--text", "the cat " * 40], "at most 64 tokens"),
+        (["--layer", "2"], "--layer must lie between 0 and 1: got 2"),
+        (["--head", "-1"], "--head must lie between 0 and 5: got -1"),
+        (["--format", "gif"], "--format"),
+        (["--arcs"], "choose with --layer and --head"),
+        (["--average-over", "no such file"], "cannot use no such file: No such file"),
+        (["--average-over", "."], "takes a file"),
+        (["--average-over", "/dev/null"], "takes a file"),
+        (["--model", "nobody/nothing"], "no --model nobody/nothing here"),
+    ],
+)
+def test_maps_refuse_in_one_line(arguments, message, tmp_path, capsys):
+    folder = saved(tiny("llama"), tmp_path / "mine")
+    given = ["--output-dir", str(tmp_path), "--text", TEXTS[0], "--model", folder, *arguments]
+    assert message in refusal_of(maps, capsys, *given)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n", b"\xff\xfe\x00"])
+def test_a_file_without_texts_is_refused_in_one_line(content, tmp_path, capsys):
+    folder = saved(tiny("llama"), tmp_path / "mine")
+    file = tmp_path / "texts.txt"
+    file.write_bytes(content)
+    error = refusal_of(maps, capsys, "--model", folder, "--average-over", str(file))
+    assert "holds no text" in error or "not a text file in UTF-8" in error
+
+
+def test_letters_beyond_ascii_are_those_of_the_text():
+    piece = language_model.readable_piece
+    assert [piece("Ġcat", (3, 7), "the cat"), piece("Ã©", (3, 4), "café")] == ["cat", "é"]
+    assert [piece("Ċ", (0, 1), "\n"), piece("▁", (0, 1), " ")] == ["_", "_"]

@@ -108,7 +108,7 @@ def test_arcs_are_drawn_relative_to_the_even_share_and_only_what_is_told():
     assert drawn(sharp, told={(1, 0), (1, 5)}) == 1
 
 
-@pytest.mark.parametrize("wanted", ["png", "svg", None])
+@pytest.mark.parametrize("wanted", ["png", "svg", "pdf", None])
 def test_a_plot_lies_where_the_options_say_and_keeps_its_caption_or_is_not_wanted(tmp_path, wanted):
     more = ["--format", wanted] if wanted else ["--no-pictures"]
     options = cli.parse(cli.parser(None), ["--output-dir", str(tmp_path), *more])

@@ -1,0 +1,357 @@
+"""Where does each head of a model look? Three lines draw a map of each head, from any weights:
+
+    from shared.attention_maps import draw_heads
+
+    draw_heads(weights, tokens).savefig("maps.pdf")
+
+weights: (L, H, T, T), (H, T, T), or a list of layers, such as the attentions of a model of the
+Hugging Face library. A head is named after the place that gets more than half of its weight, and
+at least twice as much as from a head that does not choose. No map is an average over heads.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from shared import charts
+from shared.head_statistics import even_weights, head_statistics, relation_weight, stacked
+from shared.visualization_utils import (
+    GREEN,
+    GREY,
+    HIDDEN,
+    PURPLE,
+    RED,
+    WEIGHT_MAP,
+    headline,
+    readable,
+    token_labels,
+    weight_colorbar,
+)
+
+Heads = Sequence[tuple[int, int]]  # (layer, head) of each
+
+NAMED, TIMES_EVEN = 0.5, 2  # more than this weight, and so many times that of an even head
+FEWEST = 3  # so many queries must have a place, or no head is named after it
+UNTRAINED = 0.95  # normalised entropy; in a trained model some head is far below it
+REACH = 5  # so many places to each side are told apart where texts are averaged
+NO_NAME = "no name"
+COLORS = {"same token": GREEN, "after same token": RED, NO_NAME: GREY}  # others are purple
+LARGE = 4  # so many maps have tokens of their own; more of them share the tokens
+LETTER = 0.11  # inches from a token to the next
+
+
+# ---- what the weights say
+
+
+def as_layers(weights: Tensor | Sequence[Tensor], tokens: Sequence[str]) -> Tensor:
+    """Returns the weights of one text as (L, H, T, T), whichever way they came.
+
+    Raises ValueError for other shapes, and for rows that cannot be weights.
+    """
+    if isinstance(weights, tuple | list):
+        layers = [torch.as_tensor(layer) for layer in weights]
+        shapes = {tuple(layer.shape) for layer in layers}
+        if len(shapes) != 1:
+            raise ValueError(f"all layers must have one shape (H, T, T): got {sorted(shapes)}")
+        weights = torch.stack(layers)
+    weights = torch.as_tensor(weights).detach().cpu().double()
+    if weights.dim() == 5 and weights.size(1) == 1:
+        weights = weights.squeeze(1)  # layers of a batch of one text: (L, 1, H, T, T)
+    if weights.dim() == 3:
+        weights = weights[None]  # (H, T, T) -> (1, H, T, T)
+    length = len(tokens)
+    if weights.dim() != 4 or weights.shape[2:] != (length, length) or weights.numel() == 0:
+        raise ValueError(
+            f"maps need weights (L, H, T, T) or (H, T, T) of one text, with T={length} for these "
+            f"tokens: got {tuple(weights.shape)}"
+        )
+    # In 16 bits a row sums to 1 up to a hundredth, and with a sink logit to less.
+    if not (weights.min() >= 0 and weights.sum(dim=-1).max() < 1.02):
+        raise ValueError(
+            "weights are 0 or more, and a row sums to 1 at most: are these the weights after "
+            "softmax, with keys along the last axis?"
+        )
+    return weights
+
+
+def seen_keys(layers: Tensor) -> Tensor:
+    """Which keys a query can see, bool (L, T, T): those that some head of the layer gives weight.
+
+    layers (L, H, T, T).
+    """
+    return (layers > 0).any(dim=1)
+
+
+def places_in(tokens: Sequence[str], seen: Tensor) -> dict[str, Tensor]:
+    """Place -> where it is for each query, bool (T, T).
+
+    seen: bool (T, T). A query that sees one key alone has no choice, and so no place.
+    """
+    numbers = {token: number for number, token in enumerate(tokens)}
+    number = torch.tensor([numbers[token] for token in tokens])
+    same = number[:, None] == number  # (T, T)
+    position = torch.arange(len(tokens))
+    offset = position - position[:, None]  # from query to key, (T, T)
+    places = {
+        "token before": offset == -1,
+        "itself": offset == 0,
+        "token after": offset == 1,
+        "same token": same & (offset != 0),
+        "after same token": same.tril(-1).roll(1, dims=1),
+        "first token": (position == 0) & (offset != 0),
+        "last token": (position == len(tokens) - 1) & (offset != 0),
+    }
+    has_choice = seen.sum(dim=-1, keepdim=True) > 1
+    return {name: where & seen & has_choice for name, where in places.items()}
+
+
+def weight_on_places(layer: Tensor, tokens: Sequence[str], seen: Tensor) -> dict[str, Tensor]:
+    """Place -> mean weight of each head, (H,). NaN where fewer than FEWEST queries have the place.
+
+    layer (H, T, T), seen bool (T, T).
+    """
+    found = {}
+    for name, where in places_in(tokens, seen).items():
+        enough = where.any(dim=-1).sum() >= FEWEST
+        weight = relation_weight(layer[None], where[None])
+        found[name] = weight if enough else weight * math.nan
+    return found
+
+
+def weight_on_columns(layer: Tensor, tokens: Sequence[str], seen: Tensor) -> dict[str, Tensor]:
+    """Token -> the mean weight that all others give it, (H,); not of the first and the last."""
+    others = seen & ~torch.eye(len(tokens), dtype=torch.bool)
+    queries = others.sum(dim=0)  # (T, T) -> (T,)
+    mean = (layer * others).sum(dim=1) / queries  # (H, T, T) -> (H, T)
+    mean = mean.masked_fill(queries < FEWEST, math.nan)
+    labels = token_labels(tokens)
+    return {f"all at {labels[key]}": mean[:, key] for key in range(1, len(tokens) - 1)}
+
+
+def all_offsets() -> list[str]:
+    """The names of what `shares_by_offset` tells apart."""
+    near = [f"{offset:+d}" for offset in range(-REACH, REACH + 1)]
+    near[REACH] = "itself"
+    return ["first", "before", *near, "after", "last"]
+
+
+def shares_by_offset(layers: Tensor) -> Tensor:
+    """Which share of its weight a head gives to keys so far away: (L, H, T, T) -> (L, H, offsets).
+
+    Mean over all queries but the first. Weight on the first and the last token counts as such,
+    however far away they are; so the shares of a head sum to what its rows sum to.
+    """
+    position = torch.arange(layers.size(-1))
+    offset = position - position[:, None]  # from query to key, (T, T)
+    place = offset.clamp(-REACH - 1, REACH + 1) + REACH + 2  # 1 for "before", ...
+    place[:, -1] = len(all_offsets()) - 1
+    place[:, 0] = 0
+    shares = layers.new_zeros(*layers.shape[:3], len(all_offsets()))
+    shares.scatter_add_(3, place.expand_as(layers), layers)  # (L, H, T, T) -> (L, H, T, offsets)
+    return shares[:, :, 1:].mean(dim=2)
+
+
+@dataclass
+class Measured:
+    """Where the heads of a model look, and how evenly, in one text or on average in several.
+
+    weight: place -> (L, H); even: the same of a head that does not choose, (L, 1); entropy:
+    normalised, (L, H); shares: as `shares_by_offset` gives them, (L, H, offsets).
+    """
+
+    weight: dict[str, Tensor]
+    even: dict[str, Tensor]
+    entropy: Tensor
+    shares: Tensor
+
+    def name(self, layer: int, head: int) -> str:
+        """The place that gets most of the head's weight, if that is enough for a name."""
+        best, most = NO_NAME, 0.0
+        for place in self.weight:
+            weight = self.weight[place][layer, head].item()
+            least = max(NAMED, TIMES_EVEN * self.even[place][layer, 0].item())
+            if weight > max(least, most):
+                best, most = place, weight
+        return best
+
+    @property
+    def heads(self) -> Heads:
+        """All of them."""
+        return list(np.ndindex(*self.entropy.shape))
+
+    @property
+    def finding(self) -> str:
+        """How many heads have a name, or that all of them look untrained."""
+        least = self.entropy.min().item()
+        if least > UNTRAINED:
+            return (
+                f"No head chooses: these maps look untrained (normalised entropy {least:.2f} or "
+                "more everywhere)"
+            )
+        names = [self.name(*head) for head in self.heads]
+        with_name = len(names) - names.count(NO_NAME)
+        return f"{with_name} of {len(names)} heads look mostly at one place"
+
+
+def measured_in(layers: Tensor, tokens: Sequence[str]) -> Measured:
+    """What the weights of one text say; layers (L, H, T, T)."""
+    weight, even, entropy = [], [], []
+    for layer, seen in zip(layers, seen_keys(layers), strict=True):
+        does_not_choose = even_weights(seen)[None].double()  # (T, T) -> (1, T, T)
+        for found, heads in ((weight, layer), (even, does_not_choose)):
+            places = weight_on_places(heads, tokens, seen)
+            found.append(places | weight_on_columns(heads, tokens, seen))
+        entropy.append(head_statistics(layer[None], seen[None, None])["normalised entropy"])
+    return Measured(stacked(weight), stacked(even), torch.stack(entropy), shares_by_offset(layers))
+
+
+def mean_of(texts: Sequence[Measured]) -> Measured:
+    """The mean over texts. A token in the middle of one has no meaning in others, and is left out.
+
+    A text in which too few queries have a place does not count for this place.
+    """
+    weight, even = {}, {}
+    for place in texts[0].weight:
+        if place.startswith("all at"):
+            continue
+        weight[place] = torch.stack([text.weight[place] for text in texts]).nanmean(dim=0)
+        even[place] = torch.stack([text.even[place] for text in texts]).nanmean(dim=0)
+    entropy = torch.stack([text.entropy for text in texts]).nanmean(dim=0)
+    shares = torch.stack([text.shares for text in texts]).mean(dim=0)
+    return Measured(weight, even, entropy, shares)
+
+
+# ---- pictures
+
+
+def title_of(measured: Measured, layer: int, head: int) -> tuple[str, str]:
+    """What stands over the map of a head, and its colour."""
+    name = measured.name(layer, head)
+    title = f"{layer}.{head} {name}\nentropy {measured.entropy[layer, head]:.2f}"
+    return title, readable(COLORS.get(name, PURPLE))
+
+
+def label_tokens(ax: Axes, tokens: Sequence[str], side: float) -> None:
+    """Write tokens beside a map that is `side` inches wide: all of them, or as many as fit."""
+    step = math.ceil(len(tokens) * LETTER / side)
+    shown = range(0, len(tokens), step)
+    labels = token_labels(tokens)[::step]
+    ax.set_xticks(shown, labels, rotation=90)
+    ax.set_yticks(shown, labels)
+    ax.tick_params(length=0, pad=2, labelsize=7)
+    ax.xaxis.tick_top()
+
+
+def draw_map(ax: Axes, weights: Tensor, seen: Tensor) -> None:
+    """Draw the map of a head, queries down and keys across; what none sees is hatched.
+
+    weights (T, T), seen bool (T, T).
+    """
+    ax.patch.set(facecolor=HIDDEN, hatch="////", edgecolor="white")
+    shown = weights.masked_fill(~seen, math.nan)
+    ax.imshow(shown.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, interpolation="nearest")
+    ax.spines[:].set(visible=True, color=HIDDEN)
+
+
+def draw_heads(
+    weights: Tensor | Sequence[Tensor],
+    tokens: Sequence[str],
+    *,
+    heads: Heads | None = None,
+    model: str = "",
+) -> Figure:
+    """Draw a map of each head, a row for each layer, or of the heads that are chosen.
+
+    weights: see the top of this file. heads: (layer, head) of each. model: its name, for the note.
+    Raises ValueError for weights that cannot be drawn.
+    """
+    layers = as_layers(weights, tokens)
+    measured = measured_in(layers, tokens)
+    heads = measured.heads if heads is None else heads
+    seen = seen_keys(layers)
+    columns = len(heads) if len(heads) <= LARGE else min(len(heads), layers.size(1))
+    rows = math.ceil(len(heads) / columns)
+    smallest, largest = (4.5, 9.0) if len(heads) <= LARGE else (1.3, 3.0)
+    side = min(max(LETTER * len(tokens), smallest), largest)
+    size = ((side + 0.2) * columns + 1.6, (side + 0.5) * rows + 2)
+    fig, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    for ax in axes.flat[len(heads) :]:
+        ax.axis("off")
+    for place, (layer, head) in enumerate(heads):
+        ax = axes.flat[place]
+        draw_map(ax, layers[layer, head], seen[layer])
+        label_tokens(ax, tokens, side)
+        if len(heads) > LARGE:  # the maps of a row and of a column share their tokens
+            ax.tick_params(labelleft=place % columns == 0, labeltop=place < columns)
+        title, color = title_of(measured, layer, head)
+        ax.set_title(title, fontsize=9, color=color)
+    weight_colorbar(fig, axes, shrink=min(1, 4 / size[1]), aspect=20)
+    read = "queries down, keys across"
+    if not seen.all():
+        read += ", hatched where no head of the layer looks"
+    headline(fig, measured.finding, note_of(measured, model, read))
+    return fig
+
+
+def draw_arcs(
+    weights: Tensor | Sequence[Tensor], tokens: Sequence[str], *, heads: Heads, model: str = ""
+) -> Figure:
+    """Draw the tokens in a row for each chosen head, and over them an arc for each large weight.
+
+    The arguments are those of draw_heads.
+    """
+    layers = as_layers(weights, tokens)
+    measured = measured_in(layers, tokens)
+    unit = max(0.7, 8 / len(tokens))  # inches for a token, across and in height
+    size = (unit * len(tokens), (unit * (1 + 0.03 * len(tokens)) + 0.4) * len(heads) + 1)
+    fig, axes = plt.subplots(len(heads), figsize=size, squeeze=False, layout="constrained")
+    for (layer, head), ax in zip(heads, axes.flat, strict=True):
+        title, color = title_of(measured, layer, head)
+        charts.arcs(ax, layers[layer, head], tokens, color)
+        ax.set_title(title, fontsize=10, color=color)
+    read = "arcs point to where a token looks, where it gives more than twice an even share"
+    headline(fig, measured.finding, note_of(measured, model, read))
+    return fig
+
+
+def draw_offsets(measured: Measured, *, heads: Heads, model: str = "", texts: str = "") -> Figure:
+    """Draw how much weight each head gives to keys so far away, a panel for each layer.
+
+    texts: over which texts the shares are averaged, in words.
+    """
+    kept = (measured.shares.amax(dim=(0, 1)) > 0).tolist()  # a decoder sees none after itself
+    columns = [number for number, is_seen in enumerate(kept) if is_seen]
+    names = [all_offsets()[column] for column in columns]
+    layers = sorted({layer for layer, _ in heads})
+    across = min(len(layers), 3)
+    rows = math.ceil(len(layers) / across)
+    height = 0.2 * len(heads) / len(layers) + 0.8
+    size = (4.6 * across + 1.6, height * rows + 1.6)
+    fig, axes = plt.subplots(rows, across, figsize=size, squeeze=False, layout="constrained")
+    for ax in axes.flat[len(layers) :]:
+        ax.axis("off")
+    for layer, ax in zip(layers, axes.flat, strict=False):
+        own = [head for at, head in heads if at == layer]
+        shares = measured.shares[layer, own][:, columns]  # (H, offsets)
+        ax.imshow(shares.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, aspect="auto")
+        labels = [f"{layer}.{head} {measured.name(layer, head)}" for head in own]
+        ax.set_yticks(range(len(own)), labels)
+        ax.set_xticks(range(len(names)), names, rotation=90)
+        ax.tick_params(length=0, labelsize=8)
+    weight_colorbar(fig, axes, shrink=min(1, 4 / size[1]), aspect=20)
+    read = f"mean over {texts}: weight by how far away the key is, in tokens"
+    headline(fig, measured.finding, note_of(measured, model, read))
+    return fig
+
+
+def note_of(measured: Measured, model: str, read: str) -> str:
+    """What stands at the foot of a picture: the model, and how to read it."""
+    facts = f"normalised entropy of all heads {measured.entropy.mean():.2f} on average"
+    return f"{model} · {facts}\n{read}".removeprefix(" · ")
