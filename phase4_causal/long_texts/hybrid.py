@@ -7,14 +7,11 @@ all but the reading: softmax divides by √d_k, the delta rule takes queries and
 a β from each word. Every layer has the same short convolution over two words, or none has.
 """
 
-from collections.abc import Callable
-
 import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
@@ -24,22 +21,26 @@ from shared.attention_utils import causal_mask
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.optimization import fit
-from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE, QUIET
+from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE
 
 KEYS, VALUES = 64, 64  # symbols: keys first, values after them
 D_MODEL, HEADS = 32, 4
 WIDTH = D_MODEL // HEADS  # of a key in one head: the matrix holds WIDTH x WIDTH numbers
 COUNTS = (4, 8, 16, 32)  # pairs in a text
-STEPS, LONGER, BATCH, NUM_TEST = 400, 1200, 32, 200
-STACKS = {
-    "softmax, softmax": ("softmax", "softmax"),
-    "delta, delta": ("delta", "delta"),
-    "delta, softmax": ("delta", "softmax"),
-    "softmax, delta": ("softmax", "delta"),
+STEPS, TWICE, BATCH, NUM_TEST = 400, 800, 32, 200
+SOFTMAX_ALONE, DELTA_ALONE = ("softmax", "softmax"), ("delta", "delta")
+DELTA_FIRST, SOFTMAX_FIRST = ("delta", "softmax"), ("softmax", "delta")
+# The layers of each model, whether they have the convolution, and the steps of training.
+MODELS = {
+    "two softmax layers": (SOFTMAX_ALONE, True, STEPS),
+    "delta, then softmax": (DELTA_FIRST, True, STEPS),
+    "softmax, then delta": (SOFTMAX_FIRST, True, STEPS),
+    "two delta layers, twice the steps": (DELTA_ALONE, True, TWICE),
+    "two softmax layers, no convolution": (SOFTMAX_ALONE, False, STEPS),
+    "delta, then softmax, no convolution": (DELTA_FIRST, False, STEPS),
+    "softmax, then delta, no convolution": (SOFTMAX_FIRST, False, STEPS),
 }
-COLORS = dict(zip(STACKS, (GREY, ORANGE, BLUE, GREEN), strict=True))
-TRAINED_LONGER = "delta, delta, with, three times the steps"
-CONVOLUTION = {"with": True, "without": False}
+COLORS = {SOFTMAX_ALONE: GREY, DELTA_ALONE: ORANGE, DELTA_FIRST: BLUE, SOFTMAX_FIRST: GREEN}
 
 
 class Layer(nn.Module):
@@ -108,13 +109,12 @@ def pairs_and_questions(
     return symbols, values.gather(1, order)
 
 
-def train_recaller(
-    kinds: tuple[str, ...], has_convolution: bool, seed: int, steps: int, progress: str
-) -> Recaller:
-    """Train one model; of one seed all see the same texts."""
-    torch.manual_seed(seed)
+def train_recaller(name: str, run: Run) -> Recaller:
+    """Train one of MODELS; of one seed all see the same texts."""
+    kinds, has_convolution, steps = MODELS[name]
+    torch.manual_seed(run.seed)
     model = Recaller(kinds, has_convolution)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(run.seed)
 
     def loss_of_step(step: int) -> Tensor:
         count = COUNTS[step % len(COUNTS)]
@@ -122,7 +122,7 @@ def train_recaller(
         logits = model(symbols)[:, -count:]
         return F.cross_entropy(logits.flatten(0, 1), answers.flatten())
 
-    fit(model, loss_of_step, steps, matrix_rate=None, rate=2e-2, progress=progress)
+    fit(model, loss_of_step, run.steps(steps), matrix_rate=None, rate=2e-2, progress=name)
     return model
 
 
@@ -136,81 +136,106 @@ def share_found(model: Recaller, count: int) -> float:
 
 
 def measure(run: Run) -> Numbers:
-    """Share of values found, by stack, convolution and number of pairs."""
-    trainings = []
-    for word, has_convolution in CONVOLUTION.items():
-        for stack in STACKS:
-            trainings.append((f"{stack}, {word}", stack, has_convolution, STEPS))
-    trainings.append((TRAINED_LONGER, "delta, delta", True, LONGER))
+    """Share of values found by each model, by the number of pairs in a text."""
     found = {}
-    for name, stack, has_convolution, steps in trainings:
-        model = train_recaller(STACKS[stack], has_convolution, run.seed, run.steps(steps), name)
+    for name in MODELS:
+        model = train_recaller(name, run)
         for count in COUNTS:
             found[f"{name}, {count} pairs"] = share_found(model, count)
     return found
 
 
-def of_most(n: Numbers, name: str) -> float:
-    """Share of values found where a text has most pairs."""
-    return n[f"{name}, {max(COUNTS)} pairs"]
+def loss_of_hybrids(n: Numbers) -> float:
+    """How many fewer of 32 pairs the weaker order finds than two softmax layers."""
+    weaker = min(n["delta, then softmax, 32 pairs"], n["softmax, then delta, 32 pairs"])
+    return n["two softmax layers, 32 pairs"] - weaker
 
 
-def weaker_hybrid(n: Numbers) -> float:
-    """The same of the two models with one layer of each kind, with the convolution: the least."""
-    return min(of_most(n, "delta, softmax, with"), of_most(n, "softmax, delta, with"))
-
-
-SMALL = "Of 32 pairs of a key and a value, four times as many as a key has numbers in a head (two layers of four heads, d = 32)"
 CLAIMS = (
     Claim(
         id="delta-memory-full",
-        text="two delta layers find fewer than two softmax layers, though they train three times "
-        "as long; all layers have a convolution over two words",
-        source="Arora et al. 2024, section 4: of many sizes of state",
-        rule="at least 0.10 fewer of the values after 1,200 steps than two softmax layers after 400",
-        effect=lambda n: of_most(n, "softmax, softmax, with") - of_most(n, TRAINED_LONGER),
+        text="Of more pairs than a head's matrix has room for (32, and keys of 8 numbers; two "
+        "layers, d = 32, each with a convolution over two words), two delta layers find fewer "
+        "values than two softmax layers, though they train twice as long",
+        source="Arora et al. 2024, section 4, with many sizes of state",
+        rule="after 800 steps at least 0.10 fewer than two softmax layers after 400",
+        effect=lambda n: (
+            n["two softmax layers, 32 pairs"] - n["two delta layers, twice the steps, 32 pairs"]
+        ),
         at_least=0.10,
-        oracle={"softmax*": 1.0, "*": 0.8},
+        oracle={"two delta*": 0.8, "*": 1.0},
         null={"*": 1.0},
     ),
     Claim(
         id="one-softmax-layer",
-        text="one softmax layer, before or behind a delta layer, finds as many as two do; all "
-        "layers have a convolution over two words",
-        source="Arora et al. 2024; Yang et al. 2025, section 3.4: of hybrids",
-        rule="two softmax layers find 0.9 or more, and of both orders the weaker one at most 0.05 "
-        "fewer",
-        effect=lambda n: of_most(n, "softmax, softmax, with") - weaker_hybrid(n),
+        text="Of the same 32 pairs a model of one softmax and one delta layer finds as many as one "
+        "of two softmax layers, in either order (each layer with the convolution, 400 steps)",
+        source="Yang et al. 2025, section 4, of hybrids with a window of softmax attention",
+        rule="two softmax layers find 0.9 or more, and the weaker hybrid at most 0.05 fewer",
+        effect=loss_of_hybrids,
         at_most=0.05,
-        also=lambda n: of_most(n, "softmax, softmax, with") >= 0.9,
+        also=lambda n: n["two softmax layers, 32 pairs"] >= 0.9,
         oracle={"*": 1.0},
-        null={"softmax, softmax*": 1.0, "*": 0.8},
+        null={"two softmax*": 1.0, "*": 0.8},
     ),
     Claim(
         id="convolution-counts",
-        text="two softmax layers find more after 400 steps if a convolution over two words stands "
-        "in front of each",
-        source="our question: in many comparisons only the delta layers have one",
+        text="Two softmax layers find more of 32 pairs after 400 steps if each has a convolution "
+        "over two words",
+        source="our question: the delta layers of released models have one",
         rule="at least 0.2 more with it than without",
         effect=lambda n: (
-            of_most(n, "softmax, softmax, with") - of_most(n, "softmax, softmax, without")
+            n["two softmax layers, 32 pairs"] - n["two softmax layers, no convolution, 32 pairs"]
         ),
         at_least=0.2,
-        oracle={"*without*": 0.6, "*": 1.0},
+        oracle={"*no convolution*": 0.6, "*": 1.0},
         null={"*": 1.0},
     ),
     Claim(
         id="delta-first",
-        text="without a convolution the order decides after 400 steps: a softmax layer behind a "
-        "delta layer finds them, a delta layer behind a softmax layer does not",
+        text="Without a convolution the order decides after 400 steps: a softmax layer behind a "
+        "delta layer finds most of 32 pairs, a delta layer behind a softmax layer does not",
         source="our question",
         rule="delta and then softmax finds at least 0.5 more than softmax and then delta",
         effect=lambda n: (
-            of_most(n, "delta, softmax, without") - of_most(n, "softmax, delta, without")
+            n["delta, then softmax, no convolution, 32 pairs"]
+            - n["softmax, then delta, no convolution, 32 pairs"]
         ),
         at_least=0.5,
-        oracle={"delta, softmax*": 1.0, "*": 0.1},
+        oracle={"delta, then softmax*": 1.0, "*": 0.1},
         null={"*": 1.0},
         revised="written after a look at one other seed",
     ),
 )
+
+
+def picture(results: Results) -> Figure:
+    """Share of values found against the number of pairs, with the convolution and without."""
+    fig, axes = plt.subplots(1, 2, figsize=(9.5, 4.4), sharey=True, layout="constrained")
+    titles = {True: "a convolution in each layer", False: "no convolution"}
+    for ax, wanted in zip(axes, titles, strict=True):
+        rows, colors = {}, {}
+        for name, (kinds, has_convolution, _) in MODELS.items():
+            if has_convolution == wanted:
+                label = name.removesuffix(", no convolution").replace(", twice", ",\ntwice")
+                rows[label] = results.row(name, [f"{count} pairs" for count in COUNTS])
+                colors[label] = COLORS[kinds]
+        charts.lines(ax, COUNTS, rows, colors)
+        ax.set(title=titles[wanted], xlabel="pairs in a text")
+    axes[0].set(ylim=(0, 1.05), ylabel="values found")
+    return fig
+
+
+main = Experiment(
+    measure,
+    CLAIMS,
+    picture,
+    title="One softmax layer looks up as well as two; two delta layers run out of room",
+    note=f"two layers of {HEADS} heads, keys of {WIDTH} numbers, {STEPS} steps unless it says more",
+    answer="Of 32 pairs two softmax layers find {n[two softmax layers, 32 pairs]:.0%}, a delta and "
+    "a softmax layer {n[delta, then softmax, 32 pairs]:.0%}, two delta layers "
+    "{n[two delta layers, twice the steps, 32 pairs]:.0%} after twice the steps",
+)
+
+if __name__ == "__main__":
+    main.run()
