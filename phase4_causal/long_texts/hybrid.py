@@ -157,7 +157,7 @@ CLAIMS = (
         text="Of more pairs than a head's matrix has room for (32, and keys of 8 numbers; two "
         "layers, d = 32, each with a convolution over two words), two delta layers find fewer "
         "values than two softmax layers, though they train twice as long",
-        source="Arora et al. 2024, section 4, with many sizes of state",
+        source="Arora et al. 2024, section 3, with many sizes of state",
         rule="after 800 steps at least 0.10 fewer than two softmax layers after 400",
         effect=lambda n: (
             n["two softmax layers, 32 pairs"] - n["two delta layers, twice the steps, 32 pairs"]
@@ -165,18 +165,20 @@ CLAIMS = (
         at_least=0.10,
         oracle={"two delta*": 0.8, "*": 1.0},
         null={"*": 1.0},
+        explored=10,
     ),
     Claim(
         id="one-softmax-layer",
         text="Of the same 32 pairs a model of one softmax and one delta layer finds as many as one "
         "of two softmax layers, in either order (each layer with the convolution, 400 steps)",
-        source="Yang et al. 2025, section 4, of hybrids with a window of softmax attention",
+        source="our question, of the hybrids that Yang et al. 2025 and others release",
         rule="two softmax layers find 0.9 or more, and the weaker hybrid at most 0.05 fewer",
         effect=loss_of_hybrids,
         at_most=0.05,
         also=lambda n: n["two softmax layers, 32 pairs"] >= 0.9,
         oracle={"*": 1.0},
         null={"two softmax*": 1.0, "*": 0.8},
+        explored=10,
     ),
     Claim(
         id="convolution-counts",
@@ -190,6 +192,7 @@ CLAIMS = (
         at_least=0.2,
         oracle={"*no convolution*": 0.6, "*": 1.0},
         null={"*": 1.0},
+        explored=10,
     ),
     Claim(
         id="delta-first",
@@ -204,7 +207,9 @@ CLAIMS = (
         at_least=0.5,
         oracle={"delta, then softmax*": 1.0, "*": 0.1},
         null={"*": 1.0},
-        revised="written after a look at one other seed",
+        revised="written after a look at one other seed, where it held with two heads, 600 steps and "
+        "half the learning rate",
+        explored=0,
     ),
 )
 
