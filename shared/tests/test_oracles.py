@@ -38,12 +38,12 @@ from phase4_causal.long_texts.linear_attention import (
     linear_by_loops,
 )
 from phase4_causal.long_texts.local_attention import local_attention
-from phase4_causal.serving.flash_decoding import flash_decoding
 from phase4_causal.long_texts.state_space import (
     state_space_attention,
     state_space_by_loops,
     state_space_recurrent,
 )
+from phase4_causal.serving.flash_decoding import flash_decoding
 from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.paged_cache import PagedCache, Text, paged_attention
 from phase4_causal.serving.rolling_cache import RollingCache
