@@ -14,8 +14,7 @@ length 1:
 import torch
 from torch import Tensor
 
-from phase4_causal.long_texts.linear_attention import CHUNK, first_state
-from shared.attention_checks import at_least_float32
+from phase4_causal.long_texts.linear_attention import CHUNK, ready_with_factors
 
 
 def delta_by_loops(query: Tensor, key: Tensor, value: Tensor, beta: Tensor) -> Tensor:
@@ -39,22 +38,11 @@ def delta_by_loops(query: Tensor, key: Tensor, value: Tensor, beta: Tensor) -> T
     return torch.stack(output)
 
 
-def _ready(
-    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, state: Tensor | None
-) -> tuple[list[Tensor], Tensor]:
-    """Returns checked inputs, beta as (..., T, 1), and the state to begin with."""
-    if (beta.shape, beta.dtype) != (key.shape[:-1], key.dtype):
-        rule = f"beta has one number for each key, {tuple(key.shape[:-1])} in {key.dtype}"
-        raise ValueError(f"{rule}: got {tuple(beta.shape)} in {beta.dtype}")
-    query, key, value, beta = at_least_float32(query, key, value, beta.unsqueeze(-1))
-    return [query, key, value, beta], first_state(query, key, value, state)
-
-
 def delta_rule_recurrent(
     query: Tensor, key: Tensor, value: Tensor, beta: Tensor, *, state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The delta rule word by word: arguments, results and errors are those of delta_rule."""
-    inputs, state = _ready(query, key, value, beta, state)
+    inputs, state = ready_with_factors(query, key, value, state, beta=beta)
     words = [x.split(1, dim=-2) for x in inputs]
     outputs = []
     for q, k, v, b in zip(*words, strict=True):
@@ -74,7 +62,7 @@ def delta_rule(
     beta reaches earlier words of its chunk (0 · NaN); in delta_rule_recurrent it does not. Inputs
     of 16 bits are summed in float32. Raises ValueError for sizes that do not fit.
     """
-    inputs, state = _ready(query, key, value, beta, state)
+    inputs, state = ready_with_factors(query, key, value, state, beta=beta)
     chunks = [x.split(CHUNK, dim=-2) for x in inputs]
     outputs = []
     for q, k, v, b in zip(*chunks, strict=True):

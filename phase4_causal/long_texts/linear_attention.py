@@ -91,6 +91,23 @@ def first_state(query: Tensor, key: Tensor, value: Tensor, state: Tensor | None)
     return state
 
 
+def ready_with_factors(
+    query: Tensor, key: Tensor, value: Tensor, state: Tensor | None, **factors: Tensor
+) -> tuple[list[Tensor], Tensor]:
+    """What a recurrence needs that has factors from 0 to 1, one for each word (..., T).
+
+    Returns query, key, value and each factor as (..., T, 1), none of them in 16 bits, and the state
+    to begin with. Raises ValueError for sizes that do not fit.
+    """
+    for name, factor in factors.items():
+        if (factor.shape, factor.dtype) != (key.shape[:-1], key.dtype):
+            rule = f"{name} has one number for each key, {tuple(key.shape[:-1])} in {key.dtype}"
+            raise ValueError(f"{rule}: got {tuple(factor.shape)} in {factor.dtype}")
+    columns = [factor.unsqueeze(-1) for factor in factors.values()]
+    query, key, value, *columns = at_least_float32(query, key, value, *columns)
+    return [query, key, value, *columns], first_state(query, key, value, state)
+
+
 def linear_attention_recurrent(
     query: Tensor,
     key: Tensor,

@@ -19,13 +19,20 @@ import torch.nn.functional as F
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.long_texts import (
+<<<<<<< HEAD
     choosing,
+=======
+    hybrid,
+>>>>>>> part_a
     long_context,
     overwriting,
     ring_attention,
     sparse_masks,
 )
+<<<<<<< HEAD
 from phase4_causal.long_texts.chosen_keys import Indexer, best_blocks, best_keys, best_of
+=======
+>>>>>>> part_a
 from phase4_causal.long_texts.delta_rule import delta_by_loops, delta_rule, delta_rule_recurrent
 from phase4_causal.long_texts.flash_attention import (
     LOG2_E,
@@ -35,6 +42,11 @@ from phase4_causal.long_texts.flash_attention import (
     merge,
     nothing,
 )
+from phase4_causal.long_texts.gated_delta import (
+    gated_delta,
+    gated_delta_by_loops,
+    gated_delta_recurrent,
+)
 from phase4_causal.long_texts.linear_attention import (
     CHUNK,
     FEATURE_MAPS,
@@ -42,6 +54,11 @@ from phase4_causal.long_texts.linear_attention import (
     linear_attention_recurrent,
 )
 from phase4_causal.long_texts.local_attention import local_attention
+from phase4_causal.long_texts.state_space import (
+    decay_mask,
+    state_space_attention,
+    state_space_recurrent,
+)
 from shared import training
 from shared.attention_utils import causal_mask, local_mask, strided_mask
 from shared.tests.helpers import near, qkv
@@ -168,6 +185,8 @@ def fewer_queries(query, key, value):
         (partial(linear_attention_recurrent, state=STATE), r"shape \(3, 4\) of .*: got \(3, 3\)"),
         (partial(delta_rule, beta=BETA[:5]), r"for each key, \(6,\) in .*: got \(5,\)"),
         (partial(delta_rule, beta=BETA, state=STATE.double()), "float32: got .*torch.float64"),
+        (partial(gated_delta, beta=BETA, alpha=BETA[:5]), "alpha has one .*, .6,. in .*got .5,."),
+        (partial(state_space_attention, alpha=BETA[:5]), "alpha has one .*: got .5,."),
         (partial(flash_attention, block_size=0), "block_size must be a whole number, 1 or more"),
         (partial(local_attention, window=-1), "window must be a whole number, 0 or more"),
         (ring_attention.ring_attention, "needs a process group: there is none"),
@@ -198,12 +217,62 @@ def test_the_delta_rule_puts_a_value_in_place_of_the_old_one_and_sums_give_both(
     near(found["sums"], value[:, :5] + value[:, 5:])
 
 
+def with_alpha(way):
+    """A gated way of four inputs: of what stands there the more stays the more is written."""
+
+    def of_words(query, key, value, beta, **state):
+        return way(query, key, value, beta, beta.sqrt(), **state)
+
+    return of_words
+
+
 @pytest.mark.parametrize("length", [1, CHUNK + 1])
-def test_the_delta_rule_is_its_loop(length):
+@pytest.mark.parametrize(
+    ("way", "loops"),
+    [(delta_rule, delta_by_loops), (with_alpha(gated_delta), with_alpha(gated_delta_by_loops))],
+)
+def test_a_delta_rule_is_its_loop(way, loops, length):
     inputs = with_gradients(words_of(length, leading=()))
-    output, state = delta_rule(*inputs)
-    assert_same(output, delta_by_loops(*inputs), inputs)
+    output, state = way(*inputs)
+    assert_same(output, loops(*inputs), inputs)
     assert state.shape == (5, 7), "the state must not depend on the length"
+
+
+def test_where_nothing_fades_the_gated_delta_rule_is_the_delta_rule():
+    query, key, value, beta = words = with_gradients(words_of(CHUNK + 9))
+    state = torch.ones(2, 3, 5, 7, dtype=torch.float64)
+    mine = gated_delta(*words, torch.ones_like(beta), state=state)
+    theirs = delta_rule(*words, state=state)
+    assert_same(mine[0], theirs[0], words)
+    near(mine[1], theirs[1])
+    nothing_fades = state_space_attention(query, key, value, torch.ones_like(beta))
+    near(nothing_fades, (query @ key.mT).tril() @ value)  # linear attention, nothing divided
+
+
+def test_where_there_is_nothing_to_correct_the_gated_delta_rule_is_a_state_space():
+    """No key reads what another has written; beta is 1."""
+    query, _, value, alpha = words_of(5)
+    key = torch.eye(5, dtype=torch.float64).expand(2, 3, 5, 5)
+    found = gated_delta(query, key, value, torch.ones_like(alpha), alpha)
+    expected = state_space_recurrent(query, key, value, alpha)
+    near(found[0], expected[0])
+    near(found[1], expected[1])
+
+
+def test_an_alpha_of_0_begins_anew_and_has_a_gradient():
+    """In front of one word, inside a chunk: what comes after is a text of its own."""
+    query, key, value, beta = words_of(23, leading=())
+    alpha = beta.sqrt().index_fill(0, torch.tensor([11]), 0.0)
+    inputs = with_gradients([query, key, value, beta, alpha])
+    output, _ = gated_delta(*inputs)
+    assert_same(output, gated_delta_by_loops(*inputs), inputs)
+    alone, _ = gated_delta(*[x[11:] for x in inputs])
+    near(output[11:], alone)
+
+
+def test_a_mask_of_decays_by_hand():
+    found = decay_mask(torch.tensor([0.5, 0.5, 0.25])[:, None])
+    assert found.tolist() == [[1, 0, 0], [0.5, 1, 0], [0.125, 0.25, 1]]
 
 
 def linear_at_once(*words):
@@ -218,12 +287,23 @@ def delta_at_once(*words):
     return delta_rule_recurrent(*words)[0]
 
 
+def gated_at_once(*words):
+    return with_alpha(gated_delta_recurrent)(*words)[0]
+
+
+def space_in_pieces(query, key, value, alpha, state):
+    return state_space_recurrent(query, key, value, alpha, state=state)
+
+
 @pytest.mark.parametrize(
     ("way", "whole", "used"),
     [
         (linear_in_pieces, linear_at_once, 3),
         (delta_rule_recurrent, delta_at_once, 4),
         (delta_rule, delta_at_once, 4),
+        (with_alpha(gated_delta_recurrent), gated_at_once, 4),
+        (with_alpha(gated_delta), gated_at_once, 4),
+        (space_in_pieces, state_space_attention, 4),
     ],
 )
 def test_a_text_read_in_pieces_is_the_whole_text(way, whole, used):
@@ -257,6 +337,14 @@ def test_16_bits_of_linear_attention_and_of_the_delta_rule_are_summed_in_float32
     exact = [x.double() for x in (query, key, value, beta)]
     # why: one rounding to bfloat16, the last step, is 2**-9 of a number and the same everywhere
     near(delta_rule(query, key, value, beta)[0].double(), delta_at_once(*exact), share=2**-7)
+    found = gated_delta(query, key, value, beta, beta)[0]
+    # why: as above
+    near(found.double(), gated_delta_recurrent(*exact, exact[3])[0], share=2**-7)
+    for way in (gated_delta_recurrent, gated_delta):
+        output, state = way(query, key, value, beta, beta)
+        assert (output.dtype, state.dtype) == (torch.bfloat16, torch.float32)
+    assert state_space_attention(query, key, value, beta).dtype == torch.bfloat16
+    assert state_space_recurrent(query, key, value, beta)[0].dtype == torch.bfloat16
     far = linear_attention(query, key - 8, value).double()
     # why: as above
     near(far, linear_attention(exact[0], (key - 8).double(), exact[2]), share=2**-6)
@@ -281,6 +369,7 @@ def test_texts_write_every_key_twice_and_its_newest_value_last():
     assert 0 < (newest < 11).double().mean() < 1, "which value is the newest is chance"
 
 
+<<<<<<< HEAD
 # ---- chosen keys
 
 
@@ -323,6 +412,61 @@ def test_every_way_to_choose_keeps_as_many_keys():
     query, key = torch.randn(2, 3, 2, 12, 5)
     for mask in choosing.chosen_untrained(query, key).values():
         assert (mask[:, :, 7::2].sum(dim=-1) == choosing.KEPT).all()
+=======
+# ---- layers of both kinds
+
+
+def test_every_question_of_a_text_has_the_value_that_stands_behind_its_key():
+    symbols, answers = hybrid.pairs_and_questions(11, 7, torch.Generator().manual_seed(0))
+    assert symbols.shape == (11, 21)
+    for text, wanted in zip(symbols.tolist(), answers.tolist(), strict=True):
+        told = dict(zip(text[0:14:2], text[1:14:2], strict=True))
+        assert len(told) == 7 and max(told) < hybrid.KEYS
+        assert [told[asked] - hybrid.KEYS for asked in text[14:]] == wanted
+    assert not torch.equal(symbols[:, 14:], symbols[:, 0:14:2]), "asked in another order"
+
+
+def test_the_share_found_counts_values():
+    """A model that reads the pairs, and is wrong about the last question."""
+
+    def answer(symbols):
+        logits = torch.zeros(*symbols.shape, hybrid.VALUES)
+        for text, symbols_of_text in enumerate(symbols.tolist()):
+            told = dict(zip(symbols_of_text[0:8:2], symbols_of_text[1:8:2], strict=True))
+            for place in (8, 9, 10):
+                logits[text, place, told[symbols_of_text[place]] - hybrid.KEYS] = 1
+            logits[text, 11] = -logits[text, 10]
+        return logits
+
+    assert 0.75 <= hybrid.share_found(answer, 4) < 0.85
+
+
+def heads_of_words(parts):
+    """Queries, keys, values (B, T, d_model) each -> (B, H, T, d_k)."""
+    return [part.unflatten(-1, (hybrid.HEADS, -1)).transpose(1, 2) for part in parts]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("has_convolution", [True, False])
+@pytest.mark.parametrize("kind", ["softmax", "delta"])
+def test_a_layer_reads_the_past_and_its_convolution_the_word_before(kind, has_convolution):
+    torch.manual_seed(0)
+    layer, x = hybrid.Layer(kind, has_convolution).double(), torch.randn(2, 11, 32).double()
+    words = layer.norm(x)
+    projected = layer.w_qkv(words)
+    if has_convolution:
+        before, own = layer.convolution.weight.unbind(dim=-1)  # (96, 1) each
+        shifted = F.pad(projected, (0, 0, 1, 0))[:, :-1]
+        projected = before[:, 0] * shifted + own[:, 0] * projected + layer.convolution.bias
+    query, key, value = heads_of_words(projected.chunk(3, dim=-1))
+    if kind == "softmax":
+        heads = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+    else:
+        query, key = query / query.norm(dim=-1)[..., None], key / key.norm(dim=-1)[..., None]
+        beta = layer.w_beta(words).sigmoid().transpose(1, 2)
+        heads, _ = delta_rule_recurrent(query, key, value, beta)
+    near(layer(x), x + layer.w_o(heads.transpose(1, 2).flatten(2)))
+>>>>>>> part_a
 
 
 # ---- reach

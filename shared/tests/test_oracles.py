@@ -41,6 +41,7 @@ from phase4_causal.long_texts.chosen_keys import (
 )
 from phase4_causal.long_texts.delta_rule import delta_rule, delta_rule_recurrent
 from phase4_causal.long_texts.flash_attention import flash_attention, flash_by_loops
+from phase4_causal.long_texts.gated_delta import gated_delta, gated_delta_recurrent
 from phase4_causal.long_texts.linear_attention import (
     linear_attention,
     linear_attention_recurrent,
@@ -51,6 +52,10 @@ from phase4_causal.serving.few_bits import (
     rounded_by_channel,
     rounded_by_loops,
     rounded_by_word,
+from phase4_causal.long_texts.state_space import (
+    state_space_attention,
+    state_space_by_loops,
+    state_space_recurrent,
 )
 from phase4_causal.serving.flash_decoding import flash_decoding
 from phase4_causal.serving.latent_attention import LatentAttention
@@ -169,6 +174,41 @@ def corrections(q, k, v, beta):
     earlier = (beta[..., None] * (k @ k.mT)).tril(-1)
     u = torch.linalg.solve(torch.eye(k.size(-2)) + earlier, beta[..., None] * v)
     return (q @ k.mT).tril() @ u, k.mT @ u
+
+
+def fading(way):
+    """A state space: how much of the state stays depends on the key that comes."""
+    return lambda q, k, v: way(q, k, v, k.mean(dim=-1).sigmoid())
+
+
+def state_space_at_once(q, k, v, alpha):
+    """Logarithms added up from word to word ("segsum" of Dao & Gu 2024)."""
+    so_far = alpha.log().cumsum(dim=-1)
+    faded = (so_far[..., :, None] - so_far[..., None, :]).tril().exp().tril()
+    return (q @ k.mT * faded) @ v
+
+
+def gated(way):
+    """A gated delta rule: keys of length 1, and both factors depend on the key."""
+
+    def of_words(q, k, v):
+        beta, alpha = k.mean(dim=-1).sigmoid(), k.sum(dim=-1).sigmoid()
+        return way(q, F.normalize(k, dim=-1), v, beta, alpha)
+
+    return of_words
+
+
+def gated_by_states(q, k, v, beta, alpha):
+    """As the plain form of flash-linear-attention defines it, at scale 1: a state h, decays e^g."""
+    h, outputs = q.new_zeros(*k.shape[:-2], k.size(-1), v.size(-1)), []
+    g = alpha.log()
+    for t in range(k.size(-2)):
+        h = h * g[..., t, None, None].exp()
+        key = k[..., t, :, None]
+        missing = v[..., t, :] - (h * key).sum(dim=-2)
+        h = h + key * (missing * beta[..., t, None])[..., None, :]
+        outputs.append((h * q[..., t, :, None]).sum(dim=-2))
+    return torch.stack(outputs, dim=-2), h
 
 
 def turned(x, places):
@@ -331,6 +371,19 @@ WAYS = {  # of queries, keys and values: the way, its reference, for which lengt
     "few_bits": (for_caches(in_few), for_caches(in_few_by_loops), FEW),
     "delta_rule": (written(delta_rule), written(corrections), ALIKE),
     "delta_rule, recurrent": (written(delta_rule_recurrent), written(corrections), ALIKE),
+    "gated_delta": (gated(gated_delta), gated(gated_by_states), ALIKE),
+    "gated_delta, recurrent": (gated(gated_delta_recurrent), gated(gated_by_states), ALIKE),
+    "state_space": (fading(state_space_attention), fading(state_space_at_once), ALIKE),
+    "state_space, recurrent": (
+        fading(lambda *words: state_space_recurrent(*words)[0]),
+        fading(state_space_at_once),
+        ALIKE,
+    ),
+    "state_space, loops": (
+        lambda q, k, v: each(state_space_by_loops)(q, k, v, k.mean(dim=-1).sigmoid()),
+        fading(state_space_at_once),
+        SHORT,
+    ),
     "attention_pooling, mean": (
         pooled_by(mean_pooling),
         of_real_words(lambda x: x.mean(dim=0)),

@@ -1,0 +1,95 @@
+"""Is a state space model (Mamba-2) attention in disguise?
+
+A state space model reads word by word. Its state fades by a factor α from 0 to 1 that each word
+chooses, and then the word is added. With q, k, v as rows:
+
+    S  <-  α S + kᵀ v          output  =  q S
+
+Dao & Gu 2024, "structured state space duality": the same numbers come from attention without
+softmax, in which a mask of products of α stands where the causal mask has its ones. In their
+letters q, k and v are C, B and x, and α is the matrix A, a number times the identity. Run it:
+
+    python phase4_causal/long_texts/state_space.py
+"""
+
+import torch
+from torch import Tensor
+
+from phase4_causal.long_texts.linear_attention import ready_with_factors
+
+
+def state_space_by_loops(query: Tensor, key: Tensor, value: Tensor, alpha: Tensor) -> Tensor:
+    """The specification, without S: every word written so far fades with each word that comes.
+
+    query (T, d_k), key (T, d_k), value (T, d_v), alpha (T,) -> output (T, d_v).
+    """
+    output = []
+    for t in range(len(key)):
+        found = torch.zeros_like(value[0])
+        for s in range(t + 1):
+            weight = torch.dot(query[t], key[s])
+            for later in range(s + 1, t + 1):
+                weight = weight * alpha[later]
+            found = found + weight * value[s]
+        output.append(found)
+    return torch.stack(output)
+
+
+def decay_mask(alpha: Tensor) -> Tensor:
+    """How much of word s is left when word t reads: alpha (..., T, 1) -> (..., T, T).
+
+    Row t, column s: the product of the alphas after s up to t, which is 1 for s = t, and 0 for
+    s > t. Where every alpha is 1 it is the causal mask.
+    """
+    length = alpha.size(-2)
+    later = torch.ones(length, length, dtype=torch.bool, device=alpha.device).tril(-1)
+    # Row by row one more factor, but only for words that have been written by then. Large models
+    # add logarithms; products allow an alpha of 0, which empties the state.
+    factors = torch.where(later, alpha, 1.0)  # (..., T, 1) -> (..., T, T)
+    return factors.cumprod(dim=-2).tril()
+
+
+def state_space_attention(query: Tensor, key: Tensor, value: Tensor, alpha: Tensor) -> Tensor:
+    """A state space model as attention without softmax: all words at once, in time O(T²).
+
+    query, key (..., T, d_k), value (..., T, d_v), alpha (..., T) from 0 to 1 -> (..., T, d_v).
+    Inputs of 16 bits are summed in float32. Raises ValueError for sizes that do not fit.
+    """
+    inputs, _ = ready_with_factors(query, key, value, None, alpha=alpha)
+    q, k, v, a = inputs
+    scores = q @ k.mT  # (..., T, d_k) @ (..., d_k, T) -> (..., T, T)
+    weights = decay_mask(a) * scores
+    return (weights @ v).to(query.dtype)  # (..., T, T) @ (..., T, d_v) -> (..., T, d_v)
+
+
+def state_space_recurrent(
+    query: Tensor, key: Tensor, value: Tensor, alpha: Tensor, *, state: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The same word by word, in time O(T): arguments and errors are those of the other form.
+
+    Returns the output (..., T, d_v) and the state (..., d_k, d_v), from which the text may go on.
+    """
+    inputs, state = ready_with_factors(query, key, value, state, alpha=alpha)
+    outputs = [inputs[0][..., :0, :] @ state]  # there may be no words
+    for t in range(key.size(-2)):
+        q, k, v, a = [x[..., t : t + 1, :] for x in inputs]
+        state = a * state + k.mT @ v  # -> (..., d_k, d_v)
+        outputs.append(q @ state)  # (..., 1, d_k) @ (..., d_k, d_v) -> (..., 1, d_v)
+    return torch.cat(outputs, dim=-2).to(query.dtype), state  # T of (..., 1, d_v) -> (..., T, d_v)
+
+
+def main() -> None:
+    alpha = torch.tensor([1, 0.5, 0.5, 1])
+    print("Before words 1 and 2 the state fades to a half. What each word finds of the others:")
+    for row in decay_mask(alpha[:, None]).tolist():
+        print("   " + "  ".join(f"{share:4g}" for share in row))
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 4, 2).double()
+    at_once = state_space_attention(query, key, value, alpha.double())
+    word_by_word, _ = state_space_recurrent(query, key, value, alpha.double())
+    apart = (at_once - word_by_word).abs().max()
+    print(f"Attention with this mask and the state that is read word by word differ by {apart:.0e}")
+
+
+if __name__ == "__main__":
+    main()
