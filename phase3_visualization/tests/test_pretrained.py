@@ -16,11 +16,8 @@ from phase3_visualization.pretrained import (
     families,
     heads,
     language_model,
-<<<<<<< HEAD
-    next_tokens,
-=======
     maps,
->>>>>>> part_f
+    next_tokens,
     parity,
     unpacked,
     window,

@@ -19,20 +19,14 @@ import torch.nn.functional as F
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.long_texts import (
-<<<<<<< HEAD
     choosing,
-=======
     hybrid,
->>>>>>> part_a
     long_context,
     overwriting,
     ring_attention,
     sparse_masks,
 )
-<<<<<<< HEAD
 from phase4_causal.long_texts.chosen_keys import Indexer, best_blocks, best_keys, best_of
-=======
->>>>>>> part_a
 from phase4_causal.long_texts.delta_rule import delta_by_loops, delta_rule, delta_rule_recurrent
 from phase4_causal.long_texts.flash_attention import (
     LOG2_E,
@@ -369,7 +363,6 @@ def test_texts_write_every_key_twice_and_its_newest_value_last():
     assert 0 < (newest < 11).double().mean() < 1, "which value is the newest is chance"
 
 
-<<<<<<< HEAD
 # ---- chosen keys
 
 
@@ -412,7 +405,8 @@ def test_every_way_to_choose_keeps_as_many_keys():
     query, key = torch.randn(2, 3, 2, 12, 5)
     for mask in choosing.chosen_untrained(query, key).values():
         assert (mask[:, :, 7::2].sum(dim=-1) == choosing.KEPT).all()
-=======
+
+
 # ---- layers of both kinds
 
 
@@ -466,7 +460,6 @@ def test_a_layer_reads_the_past_and_its_convolution_the_word_before(kind, has_co
         beta = layer.w_beta(words).sigmoid().transpose(1, 2)
         heads, _ = delta_rule_recurrent(query, key, value, beta)
     near(layer(x), x + layer.w_o(heads.transpose(1, 2).flatten(2)))
->>>>>>> part_a
 
 
 # ---- reach

@@ -48,14 +48,15 @@ from phase4_causal.long_texts.linear_attention import (
     linear_by_loops,
 )
 from phase4_causal.long_texts.local_attention import local_attention
-from phase4_causal.serving.few_bits import (
-    rounded_by_channel,
-    rounded_by_loops,
-    rounded_by_word,
 from phase4_causal.long_texts.state_space import (
     state_space_attention,
     state_space_by_loops,
     state_space_recurrent,
+)
+from phase4_causal.serving.few_bits import (
+    rounded_by_channel,
+    rounded_by_loops,
+    rounded_by_word,
 )
 from phase4_causal.serving.flash_decoding import flash_decoding
 from phase4_causal.serving.latent_attention import LatentAttention
