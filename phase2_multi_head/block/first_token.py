@@ -1,4 +1,4 @@
-"""Do heads rest on the first token of a text, and do they stop if they have a gate?
+"""Do heads rest on the first token of a text, and does a gate stop them?
 
 Two models of two layers of four heads guess next words, with plain attention and with a gate on
 what the heads have found. Each text begins with <start>, which says nothing about the text, and

@@ -1,4 +1,4 @@
-"""Which learning rates does a model bear with normalised queries and keys, or with a gate?
+"""Which learning rates does a model bear, with QK-norm or with a gate?
 
 Two layers of four heads guess next words. Each kind of model is trained anew at five learning
 rates, by AdamW, at one rate from the first step to the last: with plain attention, with QK-norm,
