@@ -1,4 +1,4 @@
-"""Do delta layers look up as softmax layers do, and does one softmax layer mend it?
+"""Do delta layers look up as softmax layers do, or does one softmax layer help?
 
 A text tells pairs, each a key and a value, and then asks for every key once more, in another order.
 Models of two layers answer: two softmax layers, whose memory grows with the text; two delta layers,
