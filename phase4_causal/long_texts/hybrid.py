@@ -236,7 +236,7 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="With a short convolution one softmax layer is enough; two delta layers run out of room",
+    title="With a short convolution one softmax layer is enough; two delta layers find fewer",
     note=f"two layers of {HEADS} heads, keys of {WIDTH} numbers, {STEPS} steps unless it says more",
     answer="Of 32 pairs two softmax layers find {n[two softmax layers, 32 pairs]:.0%}, a delta and "
     "a softmax layer {n[delta, then softmax, 32 pairs]:.0%}, two delta layers "
