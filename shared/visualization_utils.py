@@ -67,7 +67,7 @@ THEME = {
     "hatch.linewidth": 0.8,
     "svg.hashsalt": "attention",  # the same SVG for the same picture
     "pdf.fonttype": 42,  # letters as letters, which many papers ask for
-    "text.parse_math": False,  # a token may hold two $
+    "text.parse_math": False,  # a token may hold two $; so name the ticks of a logarithmic axis
 }
 
 

@@ -81,9 +81,7 @@ def picture(results: Results) -> Figure:
     charts.bars(ax, {name: results.each(name) for name in COLORS}, COLORS)
     ax.set_title("nats a character, in the held-out part")
     lines = [line[:70] for line in results.shown["written"].splitlines()[:DRAWN]]
-    drawn = f"behind the first {PROMPT} characters it writes:\n\n" + "\n".join(lines).replace(
-        "$", r"\$"
-    )  # "$" would begin a formula
+    drawn = f"behind the first {PROMPT} characters it writes:\n\n" + "\n".join(lines)
     ax.set_xlabel(drawn, loc="left", family="monospace", fontsize=10, color=QUIET)
     return fig
 

@@ -90,6 +90,7 @@ def picture(found: Results) -> Figure:
         ends[way] = (last, paper[-1], color)
     ax.set(xscale="log", yscale="log", xlabel="words so far", ylabel="operations for the next word")
     ax.set_xticks((1, 10, 100, last), (1, 10, 100, last))
+    ax.set_yticks((1e6, 1e7, 1e8, 1e9), ("10⁶", "10⁷", "10⁸", "10⁹"))
     ax.minorticks_off()
     least, most = on_paper(last, "with the cache"), on_paper(last, "without")
     ax.annotate("", (last, most), (last, least), arrowprops={"arrowstyle": "<->", "color": INK})

@@ -134,6 +134,15 @@ def test_all_text_of_pictures_is_large_enough_to_read(quick_run):
 
 
 @of_both_halves
+def test_no_picture_shows_the_source_of_a_formula(quick_run):
+    """A logarithmic axis has ticks "$\\mathdefault{10^{6}}$" unless they are named."""
+    for script, figures in quick_run[2].items():
+        for texts in figures:
+            sources = [text for text, _, _ in texts.values() if "$" in text]
+            assert sources == [], script.__name__
+
+
+@of_both_halves
 def test_every_script_records_its_claims(quick_run):
     folder, written, _ = quick_run
     recorded = []
