@@ -31,8 +31,18 @@ def normalized_by_loops(projected: Tensor, num_heads: int, size: Tensor) -> Tens
     return torch.cat(normalized).view_as(projected)  # T H x (d_k,) -> (T, d_model)
 
 
+def rms_norm(x: Tensor, size: Tensor, epsilon: float) -> Tensor:
+    """Divides each vector by the root of its mean square (Zhang & Sennrich 2019).
+
+    x (..., d), size (d,), a factor for each feature -> (..., d). epsilon: added to the mean square,
+    so that nothing is divided by 0.
+    """
+    mean_square = x.square().mean(dim=-1, keepdim=True)  # -> (..., 1)
+    return size * x / (mean_square + epsilon).sqrt()
+
+
 class NormalizedHeads(nn.Module):
-    """A projection whose output is normalised head by head (RMSNorm; Zhang & Sennrich 2019)."""
+    """A projection whose output is normalised head by head."""
 
     def __init__(self, projection: nn.Linear, num_heads: int) -> None:
         super().__init__()
@@ -44,8 +54,7 @@ class NormalizedHeads(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x (B, T, d_model) -> (B, T, d_model)."""
         heads = self.projection(x).unflatten(-1, (self.num_heads, -1))  # -> (B, T, H, d_k)
-        mean_square = heads.square().mean(dim=-1, keepdim=True)  # -> (B, T, H, 1)
-        heads = self.size * heads / (mean_square + EPSILON).sqrt()
+        heads = rms_norm(heads, self.size, EPSILON)
         return heads.flatten(-2)  # (B, T, H, d_k) -> (B, T, d_model)
 
 

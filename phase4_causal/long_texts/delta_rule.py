@@ -11,10 +11,23 @@ length 1:
     python phase4_causal/long_texts/delta_rule.py
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from phase4_causal.long_texts.linear_attention import CHUNK, ready_with_factors
+
+
+def given_for(asked: Tensor, key: Tensor, corrections: Sequence[Tensor], d_v: int) -> Tensor:
+    """What the keys that were written give for one that is asked, by their corrections.
+
+    asked (d_k,), key (T, d_k), corrections (d_v,) each, for the first of the keys -> (d_v,).
+    """
+    found = asked.new_zeros(d_v)
+    for k, correction in zip(key, corrections, strict=False):
+        found = found + torch.dot(asked, k) * correction
+    return found
 
 
 def delta_by_loops(query: Tensor, key: Tensor, value: Tensor, beta: Tensor) -> Tensor:
@@ -23,18 +36,11 @@ def delta_by_loops(query: Tensor, key: Tensor, value: Tensor, beta: Tensor) -> T
     query (T, d_k), key (T, d_k), value (T, d_v), beta (T,) -> output (T, d_v).
     """
     corrections: list[Tensor] = []
-
-    def read(asked: Tensor) -> Tensor:
-        """What the keys that were written give for this one."""
-        found = torch.zeros_like(value[0])
-        for k, correction in zip(key, corrections, strict=False):
-            found = found + torch.dot(asked, k) * correction
-        return found
-
     output = []
     for t in range(len(key)):
-        corrections.append(beta[t] * (value[t] - read(key[t])))
-        output.append(read(query[t]))
+        stands_there = given_for(key[t], key, corrections, value.size(1))
+        corrections.append(beta[t] * (value[t] - stands_there))
+        output.append(given_for(query[t], key, corrections, value.size(1)))
     return torch.stack(output)
 
 

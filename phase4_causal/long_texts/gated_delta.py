@@ -14,7 +14,7 @@ there is kept, by one factor α from 0 to 1, before it writes:
 import torch
 from torch import Tensor
 
-from phase4_causal.long_texts.delta_rule import delta_rule
+from phase4_causal.long_texts.delta_rule import delta_rule, given_for
 from phase4_causal.long_texts.linear_attention import CHUNK, ready_with_factors
 from phase4_causal.long_texts.state_space import decay_mask
 
@@ -27,19 +27,12 @@ def gated_delta_by_loops(
     query (T, d_k), key (T, d_k), value (T, d_v), beta (T,), alpha (T,) -> output (T, d_v).
     """
     corrections: list[Tensor] = []
-
-    def read(asked: Tensor) -> Tensor:
-        """What is left of what the keys have written for this one."""
-        found = torch.zeros_like(value[0])
-        for k, correction in zip(key, corrections, strict=False):
-            found = found + torch.dot(asked, k) * correction
-        return found
-
     output = []
     for t in range(len(key)):
         corrections = [alpha[t] * correction for correction in corrections]
-        corrections.append(beta[t] * (value[t] - read(key[t])))
-        output.append(read(query[t]))
+        left_there = given_for(key[t], key, corrections, value.size(1))
+        corrections.append(beta[t] * (value[t] - left_there))
+        output.append(given_for(query[t], key, corrections, value.size(1)))
     return torch.stack(output)
 
 

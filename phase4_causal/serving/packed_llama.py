@@ -18,18 +18,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phase1_single_head.order.position_encodings import rotary
+from phase2_multi_head.block.qk_norm import rms_norm
 from phase3_visualization.pretrained.families import check_kind, halves_to_pairs
 from phase3_visualization.pretrained.language_model import LanguageModel, library
 
 
-def rms_norm(x: Tensor, theirs: nn.Module) -> Tensor:
-    """Divides each vector by the root of its mean square, x (N, d) -> (N, d).
-
-    theirs: the library's norm, which has a factor for each feature. The library adds
-    variance_epsilon, so that nothing is divided by 0.
-    """
-    mean_square = x.square().mean(dim=-1, keepdim=True)
-    return theirs.weight * x * torch.rsqrt(mean_square + theirs.variance_epsilon)
+def normed_as(theirs: nn.Module, x: Tensor) -> Tensor:
+    """Our RMSNorm with the factors of the library's, x (N, d) -> (N, d)."""
+    return rms_norm(x, theirs.weight, theirs.variance_epsilon)
 
 
 class PackedLlamaLayer:
@@ -43,7 +39,7 @@ class PackedLlamaLayer:
         """x (N, d_model) -> query (N, H, d_k), key and value (N, H_kv, d_k)."""
         attention = self.theirs.self_attn
         by_head = (-1, attention.head_dim)
-        normed = rms_norm(x, self.theirs.input_layernorm)
+        normed = normed_as(self.theirs.input_layernorm, x)
         query = attention.q_proj(normed).unflatten(1, by_head)  # (N, d_model) -> (N, H, d_k)
         key = attention.k_proj(normed).unflatten(1, by_head)  # (N, d_model) -> (N, H_kv, d_k)
         value = attention.v_proj(normed).unflatten(1, by_head)
@@ -58,7 +54,7 @@ class PackedLlamaLayer:
     def finish(self, x: Tensor, heads: Tensor) -> Tensor:
         """x (N, d_model), and what its heads have found (N, H, d_k) -> the layer's output."""
         x = x + self.theirs.self_attn.o_proj(heads.flatten(1))  # (N, H, d_k) -> (N, d_model)
-        normed = rms_norm(x, self.theirs.post_attention_layernorm)
+        normed = normed_as(self.theirs.post_attention_layernorm, x)
         network = self.theirs.mlp
         gate = F.silu(network.gate_proj(normed))  # (N, d_model) -> (N, d_hidden)
         return x + network.down_proj(gate * network.up_proj(normed))
@@ -101,7 +97,7 @@ class PackedLlama:
 
     def logits(self, x: Tensor) -> Tensor:
         """x (N, d_model) -> (N, V)."""
-        return rms_norm(x, self.model.norm) @ self.embedding.T
+        return normed_as(self.model.norm, x) @ self.embedding.T
 
 
 @torch.no_grad()
@@ -127,12 +123,10 @@ def greedy_by_library(packed: PackedLlama, prompt: str, limit: int) -> list[int]
 
 def main() -> None:
     x = torch.tensor([[3.0, 4.0, 5.0, 6.0]])
-    norm = nn.RMSNorm(4)
-    norm.variance_epsilon = 0.0
     print("A vector, and what two norms make of it:", x.tolist()[0])
     layer_norm = F.layer_norm(x, (4,))[0]
     print("   LayerNorm, whose mean is 0:  ", " ".join(f"{each:5.2f}" for each in layer_norm))
-    rms = rms_norm(x, norm)[0]
+    rms = rms_norm(x, torch.ones(4), epsilon=0.0)[0]
     print("   RMSNorm, which keeps signs:  ", " ".join(f"{each:5.2f}" for each in rms))
 
 
