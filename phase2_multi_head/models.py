@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from phase2_multi_head.block.gated_attention import GatedAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import checkpoints, training
 from shared.optimization import fit
 from shared.tasks import TwoPlaces
-from shared.toy_model import MakeAttention
+from shared.toy_model import MakeAttention, feed_forward
 from shared.training import LITTLE_DECAY, Recipe, Trained, variant
 
 # Of 800 steps those with a frame in phase 3's film: many where most happens, few at the end.
@@ -64,14 +64,12 @@ def next_word_model(make_attention: MakeAttention, seed: int) -> Trained:
         hidden = 2 * d_model
         if not isinstance(block.attention, GatedAttention):
             hidden += d_model // 2
-        block.feed_forward = nn.Sequential(
-            nn.Linear(d_model, hidden), nn.ReLU(), nn.Linear(hidden, d_model)
-        )
+        block.feed_forward = feed_forward(d_model, hidden)
     return trained
 
 
 def train_in_order(trained: Trained, steps: int, name: str, **how: Any) -> None:
-    """Train by the objective of the recipe; how: rates and decays, as `fit` takes them.
+    """Train by the objective and the decay of the recipe; how: rates, as `fit` takes them.
 
     Batches are drawn one by one, other than in training.train, for the record was measured so. By
     one seed all models see the same.
@@ -86,7 +84,7 @@ def train_in_order(trained: Trained, steps: int, name: str, **how: Any) -> None:
         longest = int(lengths[batch].max())
         return loss(model, tokens[batch, :longest], lengths[batch], generator)
 
-    fit(model, loss_of_step, steps, progress=name, **how)
+    fit(model, loss_of_step, steps, matrix_decay=recipe.matrix_decay, progress=name, **how)
 
 
 def train_two_lookups(num_heads: int, seed: int, steps: int) -> tuple[TwoPlaces, Tensor, Tensor]:

@@ -266,14 +266,16 @@ def draw_heads(
     *,
     heads: Heads | None = None,
     model: str = "",
+    measured: Measured | None = None,
 ) -> Figure:
     """Draw a map of each head, a row for each layer, or of the heads that are chosen.
 
     weights: see the top of this file. heads: (layer, head) of each. model: its name, for the note.
-    Raises ValueError for weights that cannot be drawn.
+    measured: what measured_in says of the weights, for whoever knows it already. Raises ValueError
+    for weights that cannot be drawn.
     """
     layers = as_layers(weights, tokens)
-    measured = measured_in(layers, tokens)
+    measured = measured or measured_in(layers, tokens)
     heads = measured.heads if heads is None else heads
     seen = seen_keys(layers)
     columns = len(heads) if len(heads) <= LARGE else min(len(heads), layers.size(1))
@@ -301,14 +303,19 @@ def draw_heads(
 
 
 def draw_arcs(
-    weights: Tensor | Sequence[Tensor], tokens: Sequence[str], *, heads: Heads, model: str = ""
+    weights: Tensor | Sequence[Tensor],
+    tokens: Sequence[str],
+    *,
+    heads: Heads,
+    model: str = "",
+    measured: Measured | None = None,
 ) -> Figure:
     """Draw the tokens in a row for each chosen head, and over them an arc for each large weight.
 
     The arguments are those of draw_heads.
     """
     layers = as_layers(weights, tokens)
-    measured = measured_in(layers, tokens)
+    measured = measured or measured_in(layers, tokens)
     unit = max(0.7, 8 / len(tokens))  # inches for a token, across and in height
     size = (unit * len(tokens), (unit * (1 + 0.03 * len(tokens)) + 0.4) * len(heads) + 1)
     fig, axes = plt.subplots(len(heads), figsize=size, squeeze=False, layout="constrained")

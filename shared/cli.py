@@ -112,8 +112,6 @@ def parse(result: argparse.ArgumentParser, argv: list[str] | None = None) -> arg
         _check_sizes(options)
         options.device = _device(options.device)
         paths.check_writable(options.output_dir)
-    except UnicodeDecodeError:
-        result.error(f"{options.sentences} is not a text file in UTF-8")
     except ValueError as error:
         result.error(str(error))
     except OSError as error:

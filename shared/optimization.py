@@ -98,6 +98,11 @@ def one_cycle(step: int, steps: int) -> float:
     return (1 - math.cos(math.pi * phase)) / 2
 
 
+def constant(step: int) -> float:
+    """A schedule without a rise and a fall: the whole rate at every step."""
+    return 1.0
+
+
 @torch.enable_grad()
 def fit(
     model: nn.Module,
@@ -120,7 +125,7 @@ def fit(
         without blocks.
     rate, decay: of AdamW, for everything else. Decay takes rate * decay of each number away at
         each step.
-    share: step -> the share of both rates at that step; one_cycle unless given.
+    share: step -> the share of both rates at that step, as `constant`; one_cycle unless given.
     watch: called without gradients, with the number of steps done: 0, and after each step 1, 2 ...
     progress: what to call this on a progress bar; without it there is none.
     """

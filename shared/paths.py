@@ -1,7 +1,9 @@
 """Where are data, pictures and checkpoints? All paths derive from where this repository lies."""
 
 import errno
+import os
 import secrets
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +41,22 @@ def check_writable(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         # With a name that is new, since two scripts may try at once.
         tempfile.TemporaryFile(dir=folder).close()
+
+
+def text_of(path: str, reader: str, most_bytes: int) -> str:
+    """The text of a file of the reader's, in UTF-8; Windows may have put a mark in front.
+
+    Raises OSError for what cannot be opened, and ValueError for other bytes and for a pipe, a
+    device or a very large file, which may never end. reader: the beginning of that message, such
+    as "sentences are read from".
+    """
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode) or found.st_size > most_bytes:
+        raise ValueError(f"{reader} a file of at most {most_bytes:,} bytes: {path} is none")
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not a text file in UTF-8") from None
 
 
 @contextmanager

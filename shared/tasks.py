@@ -10,13 +10,14 @@ The attention to use is an argument. A test of a task draws what no training has
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from shared.attention_utils import causal_mask, padding_mask
-from shared.optimization import fit
+from shared.optimization import constant, fit
 from shared.toy_language import ADJECTIVES, NOUN_PAIRS
 from shared.toy_model import Block, sinusoidal_positions
 
@@ -76,9 +77,15 @@ def train_two_places(
 
     # Saturated weights are so near 0 that a processor is four times as slow with them.
     torch.set_flush_denormal(True)
-    fit(model, loss_of_step, steps, matrix_rate=None, rate=rate, share=lambda step: 1.0)
+    fit(model, loss_of_step, steps, matrix_rate=None, rate=rate, share=constant)
     torch.set_flush_denormal(False)
     return model, table, right
+
+
+def right_at_end(right: list[float]) -> float:
+    """The mean share of right answers in the last tenth of a training."""
+    tenth = max(1, len(right) // 10)
+    return fmean(right[-tenth:])
 
 
 # ---- nothing but order

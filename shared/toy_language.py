@@ -19,13 +19,13 @@ which attention heads are scored.
 
 import difflib
 import itertools
-import os
 import random
-import stat
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from shared import paths
 
 TOY_SENTENCE = "the cat sat on the mat"
 MAX_LENGTH = 32  # words in one sentence; the grammar itself never needs more than 18
@@ -231,23 +231,19 @@ def read_sentences(path: str) -> list[str]:
     """Sentences of a file, one a line; empty lines and lines that begin with # are skipped.
 
     Raises ValueError with file and line number for a sentence that the language does not have, and
-    for a pipe, a device or a very large file, which may never end.
+    for what paths.text_of refuses.
     """
-    found = os.stat(path)
-    if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
-        rule = f"sentences are read from a file of at most {MOST_BYTES:,} bytes"
-        raise ValueError(f"{rule}: {path} is none")
+    text = paths.text_of(path, "sentences are read from", MOST_BYTES)
     sentences = []
-    with open(path, encoding="utf-8-sig") as file:  # Windows puts a mark in front
-        for number, line in enumerate(file, start=1):
-            line = line.strip()
-            if not line or line.startswith("#"):
-                continue
-            try:
-                tokenize(line)
-            except ValueError as error:
-                raise ValueError(f"{path}, line {number}: {error}") from None
-            sentences.append(line)
+    for number, line in enumerate(text.split("\n"), start=1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        try:
+            tokenize(line)
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from None
+        sentences.append(line)
     if not sentences:
         raise ValueError(f"{path} holds no sentence: write one a line")
     return sentences

@@ -40,6 +40,11 @@ def sinusoidal_positions(length: int, d_model: int) -> Tensor:
     return encoding
 
 
+def feed_forward(d_model: int, d_hidden: int) -> nn.Sequential:
+    """A network that works on each position by itself: (..., d_model) -> (..., d_model)."""
+    return nn.Sequential(nn.Linear(d_model, d_hidden), nn.ReLU(), nn.Linear(d_hidden, d_model))
+
+
 class Block(nn.Module):
     """One layer: attention, which moves information between positions, and a feed-forward network.
 
@@ -54,9 +59,7 @@ class Block(nn.Module):
         self.attention_norm = nn.LayerNorm(d_model)
         self.attention = attention
         self.feed_forward_norm = nn.LayerNorm(d_model)
-        self.feed_forward = nn.Sequential(
-            nn.Linear(d_model, 2 * d_model), nn.ReLU(), nn.Linear(2 * d_model, d_model)
-        )
+        self.feed_forward = feed_forward(d_model, 2 * d_model)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, **more: Any) -> tuple[Tensor, Tensor]:

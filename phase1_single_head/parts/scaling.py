@@ -11,7 +11,6 @@ All else is alike: batches, steps, learning rates and, at one d_k, parameters.
 """
 
 import math
-from statistics import fmean
 
 import matplotlib.pyplot as plt
 import torch
@@ -23,7 +22,7 @@ from phase1_single_head.self_attention import SelfAttention, masked_softmax
 from shared import charts
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.tasks import TwoPlaces, train_two_places
+from shared.tasks import TwoPlaces, right_at_end, train_two_places
 from shared.visualization_utils import BLUE, ORANGE, RED, label_ends
 
 DRAWN = (8, 16, 32, 64, 128)  # d_k of the random vectors, as far as the picture shows them
@@ -88,8 +87,7 @@ def learned(variant: str, d_k: int, rate: float, run: Run) -> float:
         return VARIANTS[variant](d_model, d_k, output_projection=True)
 
     _, _, right = train_two_places(head, run.seed, run.steps(STEPS), rate)
-    tenth = max(1, len(right) // 10)
-    return fmean(right[-tenth:])
+    return right_at_end(right)
 
 
 def at_each_rate(name: str, variant: str, d_k: int, run: Run) -> dict[str, float]:

@@ -50,7 +50,7 @@ def measure(run: Run) -> Numbers:
         all_heads = torch.cat(layers, dim=1)  # L x (N, H, T, T) -> (N, L H, T, T)
         numbers[f"{name}, weight"] = on_first_token(all_heads, mask)
         numbers[f"{name}, loss"] = training.held_out_loss(trained)
-        numbers["even weights"] = on_first_token(even_weights(mask), mask)
+    numbers["even weights"] = on_first_token(even_weights(mask), mask)  # both read the same texts
     return numbers
 
 

@@ -19,6 +19,7 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import charts, training
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
+from shared.optimization import constant
 from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE
 
 STEPS = 150
@@ -54,11 +55,6 @@ SIDES = {
 }
 
 
-def one_rate(step: int) -> float:
-    """The whole rate at every step."""
-    return 1.0
-
-
 def warm_up(step: int) -> float:
     """The share of the rate at a step: it rises over the first third of them."""
     return min(1.0, 3 * (step + 1) / STEPS)
@@ -68,7 +64,7 @@ def measure(run: Run) -> Numbers:
     """Loss on held-out sentences after training at each rate, in nats a word."""
     losses = {}
     for name, make_attention in SIDES.items():
-        share = warm_up if name == "plain, warm-up" else one_rate
+        share = warm_up if name == "plain, warm-up" else constant
         for rate in RATES:
             row = f"{name}, {rate}"
             trained = next_word_model(make_attention, run.seed)

@@ -23,6 +23,7 @@ from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.key_value_cache import KeyValueCache
 from shared.attention_checks import torch_twin
 from shared.attention_utils import causal_mask, padding_mask
+from shared.optimization import constant
 from shared.tests.helpers import near
 from shared.toy_model import Block, ToyTransformer
 
@@ -336,7 +337,7 @@ def test_scores_and_what_is_added_start_equally_large():
 
 def test_rates_with_and_without_warm_up():
     steps = (0, 24, 49, 50, 149)
-    assert [learning_rates.one_rate(step) for step in steps] == [1] * 5
+    assert [constant(step) for step in steps] == [1] * 5
     near([learning_rates.warm_up(step) for step in steps], [0.02, 0.5, 1.0, 1.0, 1.0])
 
 

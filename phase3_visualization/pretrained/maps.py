@@ -10,15 +10,13 @@ over queries and texts, for each head by itself. Needs the extra "pretrained":
 """
 
 import argparse
-import os
-import stat
 
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from phase3_visualization.pretrained import language_model as published
 from phase3_visualization.pretrained.language_model import LanguageModel, read_texts
-from shared import attention_maps, cli
+from shared import attention_maps, cli, paths
 from shared.attention_maps import Heads, Measured
 from shared.visualization_utils import save_plot
 
@@ -42,17 +40,10 @@ def read_one(language_model: LanguageModel, text: str) -> tuple[list[str], list]
 def measured_in_file(language_model: LanguageModel, path: str) -> tuple[Measured, int]:
     """The mean over the texts of a file, one a line, and how many there are.
 
-    Raises OSError for a file that cannot be read, and ValueError, with the number of the line, for
-    a text that cannot.
+    Raises OSError for a file that cannot be read, and ValueError for what paths.text_of refuses
+    and, with the number of the line, for a text that cannot be read.
     """
-    found = os.stat(path)
-    if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
-        raise ValueError(f"--average-over takes a file of at most {MOST_BYTES:,} bytes")
-    try:
-        with open(path, encoding="utf-8-sig") as file:  # Windows puts a mark in front
-            lines = file.read().splitlines()
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not a text file in UTF-8") from None
+    lines = paths.text_of(path, "--average-over takes", MOST_BYTES).splitlines()
     texts = []
     for number, line in enumerate(tqdm(lines, desc="texts", leave=False, disable=None), start=1):
         if not line.strip():
@@ -90,9 +81,10 @@ def drawn(
         figure = attention_maps.draw_offsets(measured, heads=heads, model=model, texts=texts)
         return figure, measured
     tokens, weights = read_one(language_model, options.text)
-    measured = attention_maps.measured_in(attention_maps.as_layers(weights, tokens), tokens)
+    layers = attention_maps.as_layers(weights, tokens)
+    measured = attention_maps.measured_in(layers, tokens)
     draw = attention_maps.draw_arcs if options.arcs else attention_maps.draw_heads
-    return draw(weights, tokens, heads=heads, model=model), measured
+    return draw(layers, tokens, heads=heads, model=model, measured=measured), measured
 
 
 @cli.script

@@ -11,7 +11,6 @@ learn the toy's own tasks (hidden words; two places at once), or the text, in as
 
 import math
 from functools import partial
-from statistics import fmean
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -55,7 +54,8 @@ from shared import checkpoints, training
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run, table
 from shared.grammar.best_reader import excess_loss, questions
-from shared.tasks import train_two_places
+from shared.optimization import constant
+from shared.tasks import right_at_end, train_two_places
 from shared.toy_language import SPECIAL
 from shared.toy_model import MakeAttention, changed
 from shared.training import Recipe, variant
@@ -108,8 +108,7 @@ def toy_right(run: Run, head: type[SelfAttention]) -> float:
     for rate in RATES:
         make = partial(head, output_projection=True)
         _, _, right = train_two_places(make, run.seed, run.steps(EARLY_STEPS), rate)
-        tenth = max(1, len(right) // 10)
-        shares.append(fmean(right[-tenth:]))
+        shares.append(right_at_end(right))
     return max(shares)
 
 
@@ -147,8 +146,8 @@ def text_right(run: Run, text: CharacterText, longer: float) -> float:
     """The share of characters that one head gets right, at its best learning rate."""
     shares = []
     for rate in RATES:
-        constant = {"matrix_rate": None, "rate": rate, "share": lambda step: 1.0}
-        _, share = early_reader(run, text, 1, longer, **constant)
+        rates = {"matrix_rate": None, "rate": rate, "share": constant}
+        _, share = early_reader(run, text, 1, longer, **rates)
         shares.append(share)
     return max(shares)
 

@@ -92,7 +92,6 @@ def test_a_rule_tells_an_exact_reader_from_nothing_there(claim):
 
 
 def test_there_are_some_forty_claims_each_with_a_name_and_one_bar():
-
     assert 36 <= len(CLAIMS) <= 70
     assert len({claim.id for claim in CLAIMS}) == len(CLAIMS)
     for claim in CLAIMS:
