@@ -83,10 +83,12 @@ class Claim:
     with the same seed. rule says all of this in words. oracle and null are numbers as they would be
     if the claim were right, and if there were nothing in it: the rule must tell them apart.
 
-    revised says what a look at results, of seeds 0 to 9, changed in the rule. explored is for a
-    claim that is newer than the record: in how many of seeds 0 to 9 the rule held. Those seeds are
-    for making rules, so this is no verdict; the next record gives one, and then the line goes.
-    experiment is the module that measures the claim; Experiment fills it in.
+    revised says what a look at results, of seeds 0 to 9, changed in the rule. explored says in how
+    many of these ten seeds the final rule held. They are for making rules, so this is no verdict;
+    beside the record it shows what became of the rule with seeds that nobody had seen. draws says
+    that the model is a published one, of which the seed draws nothing but the data: ten seeds are
+    ten draws, not ten models. experiment is the module that measures the claim; Experiment fills it
+    in.
     """
 
     id: str
@@ -101,6 +103,7 @@ class Claim:
     null: Numbers
     revised: str = ""
     explored: int | None = None
+    draws: bool = False
     experiment: str = ""
 
     def holds(self, numbers: Numbers) -> bool:
