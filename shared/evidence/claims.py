@@ -15,7 +15,7 @@
 It stands in the file that measures it (shared/experiment.py). From there the terminal, the report
 page, data/claims.md and the tests read it. A rule judges one seed. The verdict says in how many of
 ten seeds the rule holds (shared/evidence/record.py). Rules were made on seeds 0 to 9 and committed
-before seeds 100 to 109 were run.
+before the ten seeds of the record were run.
 """
 
 import importlib
@@ -105,6 +105,11 @@ class Claim:
     explored: int | None = None
     draws: bool = False
     experiment: str = ""
+
+    @property
+    def bar(self) -> float:
+        """The one bar that the effect is held against."""
+        return self.at_least if self.at_least > float("-inf") else self.at_most
 
     def holds(self, numbers: Numbers) -> bool:
         """Returns whether the rule holds with the numbers of one seed."""

@@ -1,9 +1,9 @@
 """What did every experiment measure on ten seeds that nobody had run before?
 
-The record is data/evidence.csv, one row a number; ./run_all.sh replicate writes it. Its ten seeds,
-100 to 109, were first run after all rules had been committed. An experiment is called by its
-module. Where the next seed falls is a prediction interval: mean ± 2.37 s of ten seeds holds 95 % of
-further ones (Student's t with 9 degrees of freedom, times √(1 + 1/10)).
+The record is data/evidence.csv, one row a number; ./run_all.sh replicate writes it. Its ten seeds
+were first run after all rules had been committed. An experiment is called by its module. Where the
+next seed falls is a prediction interval: mean ± 2.37 s of ten seeds holds 95 % of further ones
+(Student's t with 9 degrees of freedom, times √(1 + 1/10)), and it is widened to all ten.
 """
 
 import math
@@ -18,20 +18,28 @@ from shared import paths
 from shared.evidence.claims import Claim, Numbers, Verdict
 
 SEEDS = range(100, 110)
+SEEDS_IN_WORDS = f"seeds {SEEDS[0]} to {SEEDS[-1]}"
 HALF_WIDTH = 2.262 * (1 + 1 / len(SEEDS)) ** 0.5  # of an interval, in standard deviations
+FACTOR = 3  # a positive number that varies by more is judged by its logarithm
 DIGITS = 4  # of a recorded value that is no whole number
 COLUMNS = ["experiment", "number", "seed", "processor", "torch", "code", "value"]
 
 
 def check_rows(rows: pd.DataFrame) -> None:
-    """Raises ValueError unless rows are a record: ten seeds of each number, and each row once."""
+    """Raises ValueError unless rows are a record: ten seeds of each number, and each row once.
+
+    Every experiment was measured by one processor, one version of torch and one state of the code.
+    """
     if rows.empty or list(rows.columns) != COLUMNS or rows.isna().any(axis=None):
         raise ValueError("rows, columns or values are missing")
     if not np.isfinite(rows["value"]).all():
         raise ValueError("some values are not finite")
     for (experiment, number), seeds in rows.groupby(["experiment", "number"])["seed"]:
         if sorted(seeds) != list(SEEDS):
-            raise ValueError(f"{experiment}: {number}: not seeds 100 to 109, but {sorted(seeds)}")
+            raise ValueError(f"{experiment}: {number}: not {SEEDS_IN_WORDS}, but {sorted(seeds)}")
+    made_by = rows.groupby("experiment")[["processor", "torch", "code"]].nunique()
+    if (made_by > 1).any(axis=None):
+        raise ValueError("an experiment was measured in two ways")
 
 
 @cache
@@ -92,17 +100,25 @@ def runs(experiment: str) -> Sequence[Numbers]:
 def next_seed(values: Sequence[float]) -> tuple[float, float]:
     """Returns where another value falls, 95 % of the time.
 
-    What was never below 0, or never left 0 to 1, is not said to.
+    It is never said to fall outside 0 to 1, or below 0, where none of the values does; and no
+    interval leaves out one of the values that it is made of.
     """
     numbers = pd.Series(values, dtype=float)
-    middle = numbers.mean()
+    lowest, highest = numbers.min(), numbers.max()
+    if lowest == highest:
+        return float(lowest), float(highest)
+    of_logarithms = lowest > 0 and highest > FACTOR * lowest
+    if of_logarithms:
+        numbers = np.log(numbers)
     half = HALF_WIDTH * numbers.std()
-    low, high = middle - half, middle + half
-    if numbers.min() >= 0:
+    low, high = numbers.mean() - half, numbers.mean() + half
+    if of_logarithms:
+        low, high = math.exp(low), math.exp(high)
+    if lowest >= 0:
         low = max(low, 0.0)
-    if numbers.between(0, 1).all():
+    if lowest >= 0 and highest <= 1:
         high = min(high, 1.0)
-    return float(low), float(high)
+    return float(min(low, lowest)), float(max(high, highest))
 
 
 def interval(experiment: str, name: str) -> tuple[float, float] | None:
@@ -114,17 +130,17 @@ def interval(experiment: str, name: str) -> tuple[float, float] | None:
 
 
 def inside(experiment: str, measured: Iterable[Numbers]) -> list[bool]:
-    """Returns of each number of other runs whether it lies in its interval.
+    """Returns of each number of other runs whether it lies in its interval, rounded as recorded.
 
-    Numbers that the record lacks, or that do not vary in its digits, are left out.
+    Numbers that the record lacks, or that are the same for all its seeds, are left out.
     """
     found = []
     for numbers in measured:
         for name, value in numbers.items():
             ends = interval(experiment, name)
-            if ends and not math.isclose(*ends, rel_tol=10**-DIGITS):
+            if ends and ends[0] < ends[1]:
                 low, high = ends
-                found.append(low <= value <= high)
+                found.append(low <= float(written_short(value)) <= high)
     return found
 
 
@@ -152,6 +168,6 @@ def known(claim: Claim) -> Verdict:
     return Verdict(claim.explored, 10)
 
 
-def effect(claim: Claim) -> tuple[float, float]:
-    """Returns where the number that decides a claim falls with a new seed."""
-    return next_seed([claim.effect(numbers) for numbers in runs(claim.experiment)])
+def effects(claim: Claim) -> list[float]:
+    """Returns the number that decides a claim, of each seed of the record."""
+    return [claim.effect(numbers) for numbers in runs(claim.experiment)]

@@ -7,9 +7,11 @@ record: the table, what course notes say wrongly (notes.py), and the numbers of 
 (quoted.py).
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 from shared import cli, paths
 from shared.evidence import findings, record
@@ -23,22 +25,38 @@ OPENING = """\
 # Is it true that ...?
 
 {counts}
-Each rule was committed before seeds 100 to 109 were run, which nobody had run before; these ten \
-decide. Before, on seeds 0 to 9, {revised} of the {all} rules were written or revised after a look \
-at them.
-Ten of ten means that the rule holds for at least 74 % of all seeds (95 % confidence). What \
-decides is the number that is compared with the rule's bar: here stands where the next seed falls \
-nineteen times in twenty.
-{newer} claims, marked ?, came after these ten seeds. They were tried on seeds 0 to 9 alone, which \
-are for making rules, so they have no verdict until the record is made again.
+Each rule was committed before {seeds} were run, which nobody had run before; these ten decide. \
+Rules were made on seeds 0 to 9, where {revised} of the {all} were written or revised after a look.
+Ten of ten means that the rule holds for at least 74 % of all seeds (95 % confidence). Where the \
+seed draws only data for a published model, it says *draws*: these are ten draws, not ten models. \
+What decides is the number that is compared with the rule's bar: here stands where the next seed \
+falls nineteen times in twenty, or all ten values where they lie in two groups.
+{newer}
 All numbers are in [evidence.csv](evidence.csv). What course notes say wrongly, and what is true \
 instead, has a [page of its own](notes.md). Written by [table.py](../shared/publishing/table.py).
+"""
+NEWER = """\
+{} claims, marked ?, came after these ten seeds. They were tried on seeds 0 to 9 alone, so they \
+have no verdict until the record is made again.
 """
 PHASE = """
 ## {}
 
 | verdict | what is said | rule for one seed | what decides | code |
 |---|---|---|---|---|
+"""
+OUT_OF_SAMPLE = """
+## What became of the rules
+
+A rule that was made on ten seeds may fit those ten alone. So here is in how many of seeds 0 to 9 \
+each rule held, and in how many of {seeds}. {same} of {all} rules held as often as before; on \
+average a rule held in {change:+.1f} of ten seeds more. These changed:
+
+| claim | of seeds 0 to 9 | of {seeds} |
+|---|---|---|
+{rows}
+And what would a single seed have said? The opposite of what most of the ten say in {misled:.0%} \
+of all cases; and two single seeds contradict each other in {apart:.0%}.
 """
 
 
@@ -47,9 +65,11 @@ def claim_row(claim: Claim) -> str:
     verdict, decides = record.verdict(claim), ""
     if verdict:
         found = f"{MARKS[verdict.kind]} {verdict.held} of {verdict.seeds}"
-        decides = findings.between(record.effect(claim))
+        decides = findings.deciding(claim)
     else:
         found = f"? {record.known(claim).held} of 10 explored, not recorded yet"
+    if claim.draws:
+        found += " draws"
     said = f"{claim.text} ({claim.source}) `{claim.id}`"
     rule = f"{claim.rule}."
     if claim.revised:
@@ -61,28 +81,58 @@ def claim_row(claim: Claim) -> str:
 
 def counts_of(claims: Sequence[Claim]) -> str:
     """Returns how many hold, as the front door says it."""
-    counts = Counter()
-    for claim in claims:
-        verdict = record.verdict(claim)
-        if verdict:
-            counts[verdict.kind] += 1
+    counts = Counter(record.verdict(claim).kind for claim in claims)
     said = [f"{counts[kind]} {plural}" for kind, plural in PLURAL.items()]
     return f"{counts.total()} experiments: {', '.join(said)}."
 
 
+def out_of_sample(claims: Sequence[Claim]) -> str:
+    """Returns what became of the rules on the seeds of the record, in words and as a table.
+
+    misled is the share of single seeds that say the opposite of what most of the ten say; apart is
+    the share of pairs of seeds in which one says the opposite of the other.
+    """
+    changes, misled, apart = [], [], []
+    rows = ""
+    for claim in claims:
+        verdict = record.verdict(claim)
+        change = verdict.held - claim.explored
+        changes.append(change)
+        if change:
+            rows += f"| [{claim.id}](#{claim.id}) | {claim.explored} | {verdict.held} |\n"
+        failed = verdict.seeds - verdict.held
+        misled.append(min(verdict.held, failed) / verdict.seeds)
+        apart.append(verdict.held * failed / math.comb(verdict.seeds, 2))
+    return OUT_OF_SAMPLE.format(
+        seeds=record.SEEDS_IN_WORDS,
+        same=changes.count(0),
+        all=len(changes),
+        change=fmean(changes),
+        rows=rows,
+        misled=fmean(misled),
+        apart=fmean(apart),
+    )
+
+
 def claims_page(claims: Sequence[Claim]) -> str:
     """Returns the whole table as Markdown."""
+    on_record = [claim for claim in claims if record.verdict(claim)]
+    newer = len(claims) - len(on_record)
     text = OPENING.format(
-        counts=counts_of(claims),
+        counts=counts_of(on_record),
+        seeds=record.SEEDS_IN_WORDS,
         all=len(claims),
         revised=sum(bool(claim.revised) for claim in claims),
-        newer=sum(record.verdict(claim) is None for claim in claims),
+        newer=NEWER.format(newer) if newer else "",
     )
     for phase, folder in paths.PHASES.items():
         text += PHASE.format(SECTIONS[phase])
         for claim in claims:
             if claim.experiment.startswith(folder):
                 text += claim_row(claim)
+    tried = [claim for claim in on_record if claim.explored is not None]
+    if tried:
+        text += out_of_sample(tried)
     return text
 
 

@@ -369,6 +369,8 @@ def damaged_records():
             f"a seed is {odd}",
             whole.replace(row, row.replace(f",{min(record.SEEDS)},", f",{odd},")),
         )
+    for column in (row.split(",")[3], row.split(",")[5]):
+        yield f"not {column} alone", whole.replace(row, row.replace(column, "other"))
     yield "a stray quote", whole.replace(row, '"' + row)
     yield "a stray quote in the middle of a row", whole.replace(row, row.replace(",", ',"', 1))
     yield "two rows are one", whole.replace(row, row.rstrip("\n"))
