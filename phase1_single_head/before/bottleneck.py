@@ -159,6 +159,7 @@ CLAIMS = (
         oracle={"none, 24 letters": 0.4, "*": 1.0},
         null={"none, 4 letters": 1.0, "*": 0.4},
         revised="was 0.93 with attention and 0.55 without, and written backwards",
+        explored=10,
     ),
     Claim(
         id="written-first",
@@ -174,6 +175,7 @@ CLAIMS = (
         oracle={"*, lead": 0.3},
         # What is read last is kept, whatever the direction.
         null={"forwards, *, lead": -0.3, "backwards, *, lead": 0.3},
+        explored=10,
     ),
 )
 

@@ -141,6 +141,7 @@ CLAIMS = (
         ),
         oracle={"LSTM, bias 5, *": 5.0, "LSTM, bias 1, *": 0.0, "*": 1.0},
         null={"LSTM, bias 1, *": 0.0, "*": 1.0},
+        explored=10,
     ),
 )
 

@@ -95,6 +95,48 @@ def test_what_the_writers_are_scored_by_on_writers_made_by_hand():
 
 
 def test_strings_are_written_again_after_the_letters_before():
-    strings, previous = bottleneck.draw_strings(5, 7, torch.Generator().manual_seed(0))
-    assert torch.equal(previous[:, 1:], strings[:, :-1])
-    assert (previous[:, 0] == bottleneck.FIRST_INPUT).all()
+    for backwards in (False, True):
+        generator = torch.Generator().manual_seed(0)
+        strings, written, previous = bottleneck.draw_strings(5, 7, generator, backwards=backwards)
+        assert torch.equal(written, strings.flip(dims=[1]) if backwards else strings)
+        assert torch.equal(previous[:, 1:], written[:, :-1])
+        assert (previous[:, 0] == bottleneck.FIRST_INPUT).all()
+
+
+def test_a_writer_that_writes_backwards_is_asked_for_what_it_writes():
+    """This one knows nothing but how to turn a string around."""
+
+    def turns_around(strings, _):
+        return F.one_hot(strings.flip(dims=[1]), 12), None
+
+    assert bottleneck.accuracy_by_place(turns_around, 7, backwards=True).mean() == 1
+    assert bottleneck.accuracy_by_place(turns_around, 7).mean() < 0.5
+
+
+def test_a_linear_probe_finds_what_stands_in_the_vector(monkeypatch):
+    """This vector holds the letter of place 3 and the number of the letter of place 5."""
+
+    class Reader:
+        def read(self, strings):
+            vectors = torch.zeros(len(strings), bottleneck.SIZE)
+            vectors[:, :12] = F.one_hot(strings[:, 3], 12)
+            vectors[:, 12] = strings[:, 5] / 12
+            return None, vectors
+
+    monkeypatch.setattr(bottleneck, "NUM_PROBED", 500)
+    found = bottleneck.held_by_vector(Reader())
+    assert found[3] == 1 and 0.12 < found[5] < 0.5
+    assert max(found[0], found[-1]) < 0.15
+
+
+def test_the_lead_is_that_of_what_is_written_first(monkeypatch):
+    """A writer that has the first half of what it writes right, in either direction."""
+    by_place = torch.tensor([1.0] * 12 + [0.0] * 12)
+    monkeypatch.setattr(bottleneck, "train_writer", lambda *_, **__: None)
+    monkeypatch.setattr(bottleneck, "accuracy_by_place", lambda *_, **__: by_place)
+    monkeypatch.setattr(bottleneck, "held_by_vector", lambda _: by_place)
+    for way, first in {"forwards": 1.0, "backwards": 0.0}.items():
+        found = bottleneck.measure_way(way, run=None)
+        assert found[f"{way}, right letters, lead"] == 1
+        assert found[f"{way}, right letters, first"] == first
+        assert found[f"{way}, in the vector, first"] == 1

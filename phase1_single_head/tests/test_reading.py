@@ -80,14 +80,36 @@ class LinearRecurrence(nn.Module):
 def test_gradient_of_a_linear_recurrence_is_the_factor_to_the_number_of_steps(factor, length):
     """0.1^249 is a number in float64, but its square is not: the norm must not lose it."""
     expected = factor ** (length - 1) * math.sqrt(long_path.SIZE)  # one for each number of a word
-    found = long_path.gradient(LinearRecurrence(factor), length)
-    assert found == pytest.approx(expected, rel=1e-9, abs=0)
+    found = long_path.sensitivity(LinearRecurrence(factor), length).gradients
+    assert found[0].item() == pytest.approx(expected, rel=1e-9, abs=0)
+    assert found[-1].item() == pytest.approx(math.sqrt(long_path.SIZE), rel=1e-9)
+
+
+def test_what_arrives_is_told_in_sizes_of_the_output_and_in_even_shares():
+    """Gradients of 6, 1 and 5: the first of three words has 1.5 even shares of 12."""
+    found = long_path.Sensitivity(torch.tensor([6.0, 1.0, 5.0]), 4.0)
+    assert (found.first_word, found.share_of_first) == (1.5, 1.5)
+    torch.manual_seed(0)
+    layer = LinearRecurrence(0.5)
+    once = long_path.sensitivity(layer, 5)
+    torch.manual_seed(0)
+    words = torch.randn(1, 5, long_path.SIZE, dtype=torch.float64)
+    last = layer(words)[0][0, -1]
+    assert once.size == pytest.approx((last**2).mean().sqrt().item(), rel=1e-9)
+
+
+def test_the_residual_stream_is_added():
+    layer, x = long_path.ResidualAttention(4), torch.randn(2, 3, 4)
+    near(layer(x)[0] - x, SelfAttention.forward(layer, x)[0], 1e-6)
 
 
 def test_an_open_gate_keeps_what_an_lstm_forgets():
     torch.manual_seed(0)
-    usual = long_path.gradient(long_path.LAYERS["LSTM"](), 32)
-    assert long_path.gradient(long_path.lstm_that_keeps(), 32) > 1000 * usual
+    arrives = {}
+    for name in ("LSTM", "LSTM, bias 5"):
+        arrives[name] = long_path.sensitivity(long_path.LAYERS[name](), 32).gradients[0]
+    assert arrives["LSTM, bias 5"] > 1000 * arrives["LSTM"]
+    assert long_path.lstm_with_open_gates(3.0).bias_ih_l0[32:64].eq(3).all()
 
 
 def test_operations_and_weights_of_attention():
