@@ -22,7 +22,7 @@ from phase2_multi_head.models import MULTI_HEAD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import checkpoints, cli, paths, training
 from shared.attention_utils import normalized_entropy
-from shared.evidence.claims import Claim, Numbers
+from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Picture, Results, Run
 from shared.grammar.best_reader import excess_loss, questions
 from shared.grammar.roles import NO_NAME, head_names
@@ -175,24 +175,6 @@ def save_patterns(found: Results) -> None:
     checkpoints.save_tensors(saved, path)
 
 
-CLAIM = Claim(
-    id="C075",
-    text="By training, different heads of a layer come to look at different words, in two layers "
-    "of four heads; those of a new module do not",
-    source="course notes: titles of figures, over modules with random weights",
-    rule="trained heads are at least 0.2 further apart than those of the same model before "
-    "training and those of the figures",
-    effect=lambda n: (
-        n["trained, difference"]
-        - max(n["untrained, difference"], n["as in the figure, difference"])
-    ),
-    at_least=0.2,
-    oracle={"trained, difference": 0.6, "*, difference": 0.1},
-    null={"*, difference": 0.6},
-    revised="stands for five sentences, C071 to C075",
-)
-
-
 def grid(found: Results) -> Figure:
     """Every trained head on one sentence, a layer in each row; below, the last before training."""
     words, names = found.shown["words"], found.shown["names"]
@@ -261,7 +243,6 @@ def entropy_bars(found: Results) -> Figure:
 
 main = Experiment(
     measure,
-    [CLAIM],
     more_pictures=[
         Picture(
             "multi_head_grid",

@@ -17,7 +17,7 @@ from phase2_multi_head.block.block_by_parts import LAYERS_BY_PARTS
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import charts
-from shared.evidence.claims import Claim, Numbers
+from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_language import encode, sample_corpus
 from shared.toy_model import Block, in_double
@@ -110,21 +110,6 @@ def measure(run: Run) -> Numbers:
     return numbers
 
 
-CLAIM = Claim(
-    id="rank-trained",
-    text="In a trained model, of two layers, the residual connections keep the words apart: with "
-    "them left out after training all words become alike",
-    source="Dong et al. 2021, abstract: of attention alone and initial weights, a theorem",
-    rule="with the residual connections left out at most a tenth of the distance that goes in; "
-    "with them at least half",
-    effect=lambda n: n["trained, without"] / n["trained, going in"],
-    at_most=0.1,
-    also=lambda n: n["trained, with residual"] >= n["trained, going in"] / 2,
-    oracle={"trained, without": 0.0, "*": 0.5},
-    null={"*": 0.5},
-)
-
-
 def picture(found: Results) -> Figure:
     """The distance layer by layer with Xavier weights, by parts of a block."""
     fig, ax = plt.subplots(figsize=(8.6, 4.6), layout="constrained")
@@ -137,8 +122,7 @@ def picture(found: Results) -> Figure:
 
 main = Experiment(
     measure,
-    [CLAIM],
-    picture,
+    picture=picture,
     title="Without residual connections a few layers make all words alike",
     note=f"{NUM_LAYERS} layers with Xavier weights, untrained, {LENGTH} random words",
     answer="Attention alone makes words alike in "

@@ -22,7 +22,7 @@ from phase2_multi_head.heads.head_importance import (
 )
 from phase2_multi_head.models import load_multi_head_model, train_two_lookups
 from shared import training
-from shared.evidence.claims import Claim, Numbers
+from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Run
 from shared.tasks import TwoPlaces
 
@@ -82,24 +82,8 @@ def measure(run: Run) -> Numbers:
     return numbers
 
 
-CLAIM = Claim(
-    id="pruning-share",
-    text="A fifth of the heads and more can be removed from a trained model: two of eight and "
-    "more, in one layer that learned two look-ups",
-    source="Michel et al. 2019: 20 % in a translation model, 40 % in BERT, both far larger than "
-    "ours",
-    rule="at least 0.2 of eight heads, in steps of 1/8, can go together",
-    effect=lambda n: n["two look-ups, share that can go together"],
-    at_least=0.2,
-    oracle={"*, share that can go together": 0.375},
-    null={"*, share that can go together": 0.0},
-    revised="judged by the interval of the rise, in the place of the rise itself",
-)
-
-
 main = Experiment(
     measure,
-    [CLAIM],
     answer="For less than 0.01 nats {n[toy language, share that can go together]:.0%} of the heads "
     "can go in the toy language, {n[two look-ups, share that can go together]:.0%} in two look-ups",
 )

@@ -97,21 +97,6 @@ def above_baselines(n: Numbers, relation: str) -> float:
 
 CLAIMS = (
     Claim(
-        id="C081",
-        text="More heads bring more, with diminishing returns: one of 64, four of 16 or eight of 8 "
-        "in one layer of d_model = 64, after the same steps",
-        source="course notes, 'Hyperparameter Choices': beyond 16, in wider models; in translation "
-        "32 heads are worse than 16 (Vaswani et al. 2017, table 3)",
-        rule="eight heads leave at most 0.95 of the excess loss of four, and at least 0.02 more of "
-        "it than a doubling from one head to four leaves on average (the root of what both leave)",
-        effect=more_is_left,
-        at_least=0.02,
-        also=lambda n: n["of four heads' excess eight leave"] <= 0.95,
-        oracle={"of one*": 0.4, "of four*": 0.9},
-        null={"of one*": 0.64, "of four*": 0.8},
-        revised="judged by what is left, since gains in nats shrink near the floor",
-    ),
-    Claim(
         id="three-roles",
         text="By guessing hidden words alone, heads of two layers of four come to follow "
         "determiner – noun, verb – subject and verb – place; before training none does",

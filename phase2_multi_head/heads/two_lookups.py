@@ -57,18 +57,6 @@ CLAIMS = (
         null={"*": 1.0},
         revised="asks what is learned after 200 steps, not what can be learned",
     ),
-    Claim(
-        id="one-head-400",
-        text="One head of size 64 can do two look-ups at once: after 400 steps it has learned them",
-        source="course notes, 'Multi-Head Attention', the opposite: a single head is limited to "
-        "one way to compute relevance",
-        rule="one head is right in at least 0.95 of the answers",
-        effect=lambda n: n["one head, 400 steps"],
-        at_least=0.95,
-        oracle={"*": 1.0},
-        null={"*": 0.4},
-        revised="was the second half of one-head-200",
-    ),
 )
 
 

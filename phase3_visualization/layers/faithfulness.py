@@ -129,18 +129,6 @@ CLAIMS = (
         revised="asked for more than nine in ten found; the second half was seen before it was a "
         "rule",
     ),
-    Claim(
-        id="faithful-rollout",
-        text="In two layers of four heads rollout finds the word that mattered to a guess more "
-        "often than the last layer's weights do",
-        source="Abnar & Zuidema 2020, of models with more layers",
-        rule="in at least 2 of 100 sentences more",
-        effect=lambda n: n["rollout, found"] - n["raw weights, found"],
-        at_least=0.02,
-        oracle={"rollout, found": 0.9, "raw weights, found": 0.7},
-        null={"*": 0.7},
-        revised="asked for 0.05 more of two measures, of rollout and of flow",
-    ),
 )
 
 

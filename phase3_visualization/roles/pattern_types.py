@@ -20,7 +20,7 @@ from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import training
 from shared.attention_utils import normalized_entropy
-from shared.evidence.claims import Claim, Numbers
+from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.roles import (
     COLUMN_RULES,
@@ -93,23 +93,6 @@ def measure(run: Run) -> Numbers:
             numbers[f"layer {layer} head {head}, {name}"] = share[layer, head].item()
         numbers[f"highest, {name}"] = share.max().item()
     return numbers
-
-
-CLAIM = Claim(
-    id="no-self-head",
-    text="In two layers of four heads that learned to guess hidden words no head looks mostly at "
-    "the word itself, and none mostly at the first word",
-    source="course notes, Interpreting Attention Patterns: 'Diagonal Pattern', 'Attention to [CLS] "
-    "or [SEP] tokens'",
-    rule="of every head the largest weight lies on the word itself in at most half of the rows, "
-    "and on the first word in at most half",
-    effect=lambda n: max(n["highest, itself"], n["highest, first word"]),
-    at_most=0.5,
-    oracle={"highest, *": 0.3},
-    null={"highest, *": 0.9},
-    revised="written after a look at ten seeds",
-    explored=10,
-)
 
 
 # ---- the picture
@@ -221,8 +204,7 @@ def picture(results: Results) -> Figure:
 
 main = Experiment(
     measure,
-    [CLAIM],
-    picture,
+    picture=picture,
     title="Trained heads look beside a word, at one word or at a related one;\n"
     "none looks mostly at itself or at the first word",
     note="{shown[model]} · normalised entropy {shown[entropy]:.2f} · queries down, keys across; "

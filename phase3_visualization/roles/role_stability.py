@@ -17,7 +17,7 @@ from torch import Tensor
 from phase2_multi_head.models import AGAIN, load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import training
-from shared.evidence.claims import Claim, Numbers
+from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.roles import head_names
 from shared.grammar.scores import CORE_RELATIONS, DIRECTIONS, relation_name, score_heads
@@ -65,23 +65,6 @@ def measure(run: Run) -> Numbers:
     return same_heads(shares_right(one, sentences), shares_right(other, sentences))
 
 
-CLAIM = Claim(
-    id="same-place",
-    text="A role is found in the same head when a model of two layers of four heads is trained "
-    "again",
-    source="course notes, Toy Example Analysis: 'Head 1 (Subject-Verb)', 'Head 2 (Verb-Object)', "
-    "...",
-    rule="three quarters of six roles (three relations, from each model to the other): the head "
-    f"that follows the relation best in one model is within {CLOSE} of the best in the other",
-    effect=lambda n: n["roles found in the same head"],
-    at_least=0.75,
-    oracle={"roles found in the same head": 1.0},
-    null={"roles found in the same head": 0.25},
-    revised="asked for the same best head with all of three seeds, where heads that tie counted as "
-    "moved",
-)
-
-
 def draw_who_follows(ax: Axes, names: list[list[str]], relation: str) -> None:
     """All heads of a model, a row for each layer; those that follow the relation are filled."""
     follow = {relation_name(relation, direction) for direction in DIRECTIONS}
@@ -116,8 +99,7 @@ def picture(results: Results) -> Figure:
 
 main = Experiment(
     measure,
-    [CLAIM],
-    picture,
+    picture=picture,
     title="Train again: the roles come back,\nbut not always in the same heads",
     note="{shown[model]}, with each seed · roles by rule\n"
     "a square: a head, layer.head · filled: has this role",

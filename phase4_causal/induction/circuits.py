@@ -105,32 +105,6 @@ def measure(run: Run) -> Numbers:
 
 CLAIMS = (
     Claim(
-        id="induction-weights-alone",
-        text="Where two layers of four heads have no feed-forward networks, it can be read off "
-        "the weights that a head looks for the word before, by its own word, says the word that "
-        "it looks at, and reads for its keys what the previous-token head writes",
-        source="Elhage et al. 2021, sections on QK and OV circuits and on composition",
-        rule="both tables of the head with the best induction score are largest on the diagonal "
-        f"for 0.9 of the words; its K-composition is above that of all {RANDOM} pairs of random "
-        "matrices, Q and V are not",
-        effect=lambda n: min(n["looks for the word before"], n["says the word it looks at"]),
-        at_least=0.9,
-        also=lambda n: (
-            n["composition, keys"]
-            > n["composition, random"]
-            >= max(n["composition, queries"], n["composition, values"])
-        ),
-        oracle={
-            "composition, keys": 0.2,
-            "composition, random": 0.15,
-            "composition, *": 0.05,
-            "*": 1.0,
-        },
-        null={"composition, *": 0.15, "*": 0.02},
-        revised="was half of the words, in a model with feed-forward networks, where it did not "
-        "hold",
-    ),
-    Claim(
         id="induction-key-path",
         text="In two layers of four heads the word before reaches the guess by one path: from the "
         "previous-token heads, the only heads of the first layer that are needed, to the keys of "

@@ -25,7 +25,7 @@ from phase4_causal.long_texts.chosen_keys import (
 from phase4_causal.models import load_causal_model
 from shared import charts, training
 from shared.attention_utils import causal_mask, streaming_mask
-from shared.evidence.claims import Claim, Numbers
+from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.optimization import fit
 from shared.toy_model import changed
@@ -120,51 +120,6 @@ def by_mean(n: Numbers, heads: str) -> float:
     return n[f"{heads}, blocks by mean"] - n[f"{heads}, random blocks"]
 
 
-CLAIMS = (
-    Claim(
-        id="chosen-keys",
-        text="In the second layer of a next-word model (two layers of four heads) a block of two "
-        "words at random, beside a query's own block, catches little of the weight, and four words "
-        "that a trained indexer chooses catch much",
-        source="our question to NSA, MoBA and DeepSeek-V3.2",
-        rule="of what the best four words hold the indexer's four hold 0.8 or more, and random "
-        "blocks 0.5 or less",
-        effect=lambda n: n["trained, indexer"] / n["trained, best words"],
-        at_least=0.8,
-        also=lambda n: n["trained, random blocks"] <= 0.5 * n["trained, best words"],
-        oracle={"*, random blocks": 0.3, "*": 0.9},
-        null={"*, best words": 0.9, "*": 0.5},
-        explored=0,
-    ),
-    Claim(
-        id="chosen-not-near",
-        text="A trained indexer has learned more than to choose what stands near (second layer of "
-        "a next-word model, four words of 8 to 18)",
-        source="our question to DeepSeek-V3.2",
-        rule="its four words hold 0.05 more of all weight than the last four",
-        effect=lambda n: n["trained, indexer"] - n["trained, last words"],
-        at_least=0.05,
-        oracle={"trained, indexer": 0.9, "trained, last words": 0.6},
-        null={"*": 0.8},
-        explored=10,
-    ),
-    Claim(
-        id="chosen-by-mean",
-        text="The mean of two keys says which block of two deserves to be read, in trained heads "
-        "and of random vectors",
-        source="our question to MoBA (Lu et al. 2025)",
-        rule="blocks by mean hold 0.1 more of the weight than random blocks, of both",
-        effect=lambda n: min(by_mean(n, "trained"), by_mean(n, "random vectors")),
-        at_least=0.1,
-        oracle={"*, blocks by mean": 0.8, "*": 0.5},
-        null={"*": 0.5},
-        revised="written after a look at seed 0, in place of a claim that the same indexer learns "
-        "nothing of random vectors, which was so, but for larger ones, too",
-        explored=10,
-    ),
-)
-
-
 def picture(results: Results) -> Figure:
     """What each way to choose catches of the weight of trained heads."""
     fig, ax = plt.subplots(figsize=(8, 3.2), layout="constrained")
@@ -175,8 +130,7 @@ def picture(results: Results) -> Figure:
 
 main = Experiment(
     measure,
-    CLAIMS,
-    picture,
+    picture=picture,
     title="An indexer finds nearly all that the best four words hold",
     note="share of a head's weight on four keys · second layer, {shown[model]}, held-out sentences",
     answer="Of the weight of trained heads four keys catch: random blocks "

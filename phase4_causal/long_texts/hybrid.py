@@ -181,37 +181,6 @@ CLAIMS = (
         null={"two softmax*": 1.0, "*": 0.8},
         explored=10,
     ),
-    Claim(
-        id="convolution-counts",
-        text="Two softmax layers find more of 32 pairs after 400 steps if each has a convolution "
-        "over two words",
-        source="our question: the delta layers of released models have one",
-        rule="at least 0.2 more with it than without",
-        effect=lambda n: (
-            n["two softmax layers, 32 pairs"] - n["two softmax layers, no convolution, 32 pairs"]
-        ),
-        at_least=0.2,
-        oracle={"*no convolution*": 0.6, "*": 1.0},
-        null={"*": 1.0},
-        explored=10,
-    ),
-    Claim(
-        id="delta-first",
-        text="Without a convolution the order decides after 400 steps: a softmax layer behind a "
-        "delta layer finds most of 32 pairs, a delta layer behind a softmax layer does not",
-        source="our question",
-        rule="delta and then softmax finds at least 0.5 more than softmax and then delta",
-        effect=lambda n: (
-            n["delta, then softmax, no convolution, 32 pairs"]
-            - n["softmax, then delta, no convolution, 32 pairs"]
-        ),
-        at_least=0.5,
-        oracle={"delta, then softmax*": 1.0, "*": 0.1},
-        null={"*": 1.0},
-        revised="written after a look at one other seed, where it held with two heads, 600 steps "
-        "and half the learning rate",
-        explored=0,
-    ),
 )
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from phase4_causal.models import load_causal_model
 from shared import training
 from shared.attention_utils import causal_mask, local_mask, strided_mask
-from shared.evidence.claims import Claim, Numbers
+from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.best_reader import next_word_floor
 from shared.toy_language import PAD_ID, Sentence
@@ -124,24 +124,6 @@ def measure(run: Run) -> Numbers:
     return found
 
 
-CLAIM = Claim(
-    id="window-untrained",
-    text="A next-word model of two layers of four heads that was trained on all earlier words of "
-    "sentences of 6 to 17 words, and is then given a window without more training, bears one of 4 "
-    "words and not one of 2, though two layers of 2 words reach 4 words back",
-    source="our question to sliding windows (Beltagy et al. 2020; Jiang et al. 2023)",
-    rule="a window of 2 costs 0.25 nats a word or more above the loss with all earlier words, and "
-    "a window of 4 at most 0.1",
-    effect=lambda n: n["window 2, nats"] - n["all earlier words, nats"],
-    at_least=0.25,
-    also=lambda n: n["window 4, nats"] - n["all earlier words, nats"] <= 0.1,
-    oracle={"window 2, nats": 2.5, "*": 1.95},
-    null={"*": 1.95},
-    revised="written after a look at seed 0",
-    explored=10,
-)
-
-
 def draw_answers(ax: Axes, found: Results) -> Axes:
     """Nats a word against the window, the strides beside it, and two lines to compare with."""
     places = range(len(WINDOWS))
@@ -186,8 +168,7 @@ def picture(found: Results) -> Figure:
 
 main = Experiment(
     measure,
-    [CLAIM],
-    picture,
+    picture=picture,
     title="Through a window of 4 words the model answers nearly as well as with all of them",
     note="above: {shown[model]} on all earlier words, none of them through such a mask\n"
     f"below: no model; {LENGTH} words, what has reached whom after two layers · hatched: not yet",

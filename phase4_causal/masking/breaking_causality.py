@@ -111,34 +111,6 @@ def measure(run: Run) -> Numbers:
 
 CLAIMS = (
     Claim(
-        id="C101",
-        text="Trained without a causal mask for 200 steps a next-word model (one layer of four "
-        "heads, or two) cheats: it copies the next word, and from the past alone it is worse than "
-        "a guess among all words",
-        source="course notes, experiments with the causal mask",
-        rule="from the past alone its loss is 1 nat or more above that of a uniform guess, while "
-        "in training it is 0.05 at most, with one layer and with two",
-        effect=lambda n: (
-            min(
-                n["trained without, one layer, word by word"],
-                n["trained without, two layers, word by word"],
-            )
-            - UNIFORM
-        ),
-        at_least=1.0,
-        also=lambda n: (
-            max(
-                n["trained without, one layer, in training"],
-                n["trained without, two layers, in training"],
-            )
-            <= 0.05
-        ),
-        oracle={"trained without*, in training": 0.0, "*": 9.0},
-        null={"*": 2.0},
-        revised="a margin of 1 nat was added; what training with the mask gives is "
-        "next-token-floor",
-    ),
-    Claim(
         id="next-token-floor",
         text="Trained with the mask for 200 steps the model (one layer of four heads, or two) "
         "predicts nearly as well as the grammar itself",

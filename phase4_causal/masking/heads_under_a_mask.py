@@ -21,7 +21,6 @@ from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.masking.next_word_roles import (
-    PAST_RELATIONS,
     Asked,
     on_both_halves,
     relations_of_heads,
@@ -140,37 +139,6 @@ CLAIMS = (
         null={"*": 0.7},
         revised="written after a look at three seeds",
         explored=9,
-    ),
-    Claim(
-        id="masked-heads-relations",
-        text="Heads specialise under the causal mask, too (two layers of four heads, next words): "
-        "one head finds the determiner of the noun, another the subject of the verb, and a third "
-        "the verb of the place, each asked at the word before, where the noun, the verb and the "
-        "place are predicted",
-        source="course notes, experiments with the causal mask (do heads still specialise?)",
-        rule="for each relation the head that is clearest on one half of the sentences: on the "
-        "other half it finds its word 0.10 more often than the best fixed offset and untrained "
-        "head, and twice as often as all other words look there; and the three heads are three",
-        effect=lambda n: min(n[f"{name}: found"] - n[f"{name}: needed"] for name in PAST_RELATIONS),
-        at_least=0.0,
-        also=lambda n: n["different heads"] == len(PAST_RELATIONS),
-        oracle={"different heads": 3, "*: found": 0.95, "*: needed": 0.7},
-        null={"different heads": 3, "*: found": 0.5, "*: needed": 0.7},
-        revised="was asked at the word itself, where one of eight heads followed a relation",
-        explored=7,
-    ),
-    Claim(
-        id="deeper-farther",
-        text="A model that guesses hidden words (two layers of four heads) looks farther in its "
-        "second layer than in its first",
-        source="Vig & Belinkov 2019, of GPT-2; course notes (more local in deeper layers?)",
-        rule="on average the second layer's heads look 0.25 words or more farther than the first's",
-        effect=lambda n: farther(n, HIDDEN_WORDS),
-        at_least=0.25,
-        oracle={"*last layer*": 2.5, "*": 2.1},
-        null={"*": 2.1},
-        revised="written after a look at seed 0",
-        explored=2,
     ),
     Claim(
         id="deeper-nearer",

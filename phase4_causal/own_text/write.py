@@ -28,7 +28,7 @@ from phase4_causal.own_text.characters import (
     load_characters,
 )
 from shared import charts
-from shared.evidence.claims import Claim, Numbers
+from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.visualization_utils import BLUE, GREY, QUIET
 
@@ -59,22 +59,6 @@ def measure(run: Run) -> Numbers:
     return numbers
 
 
-CLAIM = Claim(
-    id="text-beats-counts",
-    text="In about a minute attention learns more of a real text than counted triples of "
-    "characters know: two layers of four rotary heads, "
-    f"{STEPS:,} steps on Python's own reference",
-    source="our question; counted pairs and triples: Shannon 1948, section 3",
-    rule="in the held-out part its loss is 0.2 nats a character or more below that of triples, "
-    "smoothed by pairs",
-    effect=lambda n: n["counted triples"] - n["the model"],
-    at_least=0.2,
-    oracle={"the model": 1.3, "counted pairs": 2.3, "counted triples": 1.7},
-    null={"counted pairs": 2.3, "*": 1.7},
-    explored=10,
-)
-
-
 def picture(results: Results) -> Figure:
     """The losses, and beneath them the first lines of what the model wrote."""
     fig, ax = plt.subplots(figsize=(8.4, 4.8), layout="constrained")
@@ -88,8 +72,7 @@ def picture(results: Results) -> Figure:
 
 main = Experiment(
     measure,
-    [CLAIM],
-    picture,
+    picture=picture,
     title="A small model knows more of a text than counted pairs and triples of characters",
     note=f"two layers of four heads, {STEPS:,} steps, on {{shown[text]}}",
     answer="Nats a character: {n[the model]:.2f}; counted pairs {n[counted pairs]:.2f}, triples "

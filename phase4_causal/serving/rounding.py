@@ -83,20 +83,6 @@ CLAIMS = (
         null={"*": 1.0},
         explored=10,
     ),
-    Claim(
-        id="few-bits-four",
-        text="A cache in 8 bits costs SmolLM2-135M nothing, and one in 4 bits hardly anything, "
-        "with keys by channel",
-        source="Liu et al. 2024 (KIVI), section 3, of larger models",
-        rule="in 8 bits the loss moves by 0.02 nats a token at most, in 4 bits it is at most 0.1 "
-        "higher",
-        effect=lambda n: n["keys by channel, 4 bits, more nats"],
-        at_most=0.1,
-        also=lambda n: abs(n["keys by channel, 8 bits, more nats"]) <= 0.02,
-        oracle={"*": 0.01},
-        null={"*": 0.5},
-        explored=10,
-    ),
 )
 
 

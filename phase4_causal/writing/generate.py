@@ -20,7 +20,7 @@ from torch import Tensor
 from phase4_causal.models import load_causal_model
 from phase4_causal.writing.sampling import GREEDY, Sampling, Written, write_sentences
 from shared import charts
-from shared.evidence.claims import Claim, Numbers
+from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Film, Results, Run
 from shared.grammar.best_reader import sentence_log_probability
 from shared.toy_language import (
@@ -114,22 +114,6 @@ def measure(run: Run) -> Numbers:
     return found
 
 
-CLAIM = Claim(
-    id="top-p-quality",
-    text="Nucleus sampling (p = 0.95, temperature 1) avoids mistakes and keeps the variety of the "
-    "language, in a model of two layers of four heads trained on the toy language",
-    source="Holtzman et al. 2020, with the same p and temperature",
-    rule="the entropy of a sentence is at most ln 2 nats below that of the grammar, half as many "
-    "sentences, and the accepted share is 0.05 or more above that of drawing among all words",
-    effect=lambda n: n["variety lost"],
-    at_most=math.log(2),
-    also=lambda n: n["accepted, top-p 0.95, 1"] - n["accepted, all words, 1"] >= 0.05,
-    oracle={"accepted, all words*": 0.8, "accepted, *": 1.0, "variety lost": 0.0},
-    null={"accepted, *": 0.8, "variety lost": 0.0},
-    revised="p is the source's now; with p = 0.9 it was missed with every seed",
-)
-
-
 def film_page(written: Written, step: int, note: str) -> Figure:
     """One step: the sentence so far, what its newest word attends to, and the likeliest words."""
     weights = written.attended[step][-1][0]  # of the last layer: (1, H, n) -> (H, n)
@@ -191,7 +175,6 @@ def writing_options(parser: argparse.ArgumentParser) -> None:
 
 main = Experiment(
     measure,
-    [CLAIM],
     title="A sentence grows: each word is drawn, then looks at those before it",
     note="{shown[label]}",
     answer="The grammar accepts {n[accepted, all words, 1]:.0%} of the sentences, "
