@@ -89,6 +89,7 @@ CLAIM = Claim(
     oracle={"rotary, *": 1.0, "*": 0.24},
     null={"*": 0.24},
     revised="was rotary alone, 0.95 at all lengths up to 256",
+    explored=10,
 )
 
 

@@ -159,18 +159,6 @@ CLAIMS = (
         revised="was 'learns as fast', at one learning rate",
         explored=10,
     ),
-    Claim(
-        id="smaller-start-later",
-        text="A W_q that starts smaller by √d_k needs only more steps: in 900 it learns what the "
-        "division learns in 300 (the same task, each at the best of three learning rates)",
-        source="our question to the claim before",
-        rule="after 900 steps, at the learning rate that was its best after 300, at most 0.05 "
-        "fewer right than with the division after 300",
-        effect=lambda n: n["divided, best rate"] - n["smaller W_q, 900 steps"],
-        at_most=0.05,
-        oracle={"*": 1.0},
-        null={"divided, *": 1.0, "*": 0.3},
-    ),
 )
 
 

@@ -15,7 +15,7 @@ three models.
 import torch
 
 from phase2_multi_head.models import train_two_lookups
-from shared.evidence.claims import Claim, Numbers
+from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Run
 from shared.tasks import TwoPlaces
 
@@ -42,27 +42,8 @@ def measure(run: Run) -> Numbers:
     return numbers
 
 
-CLAIMS = (
-    Claim(
-        id="one-head-200",
-        text="Two look-ups at once, one head of size 64 has not learned when eight of size 8 have: "
-        "after 200 steps",
-        source="course notes, 'Multi-Head Attention': a single head is limited to one way to "
-        "compute relevance",
-        rule="one head is right in at most 0.95 of the answers, eight heads in more",
-        effect=lambda n: n["one head, 200 steps"],
-        at_most=0.95,
-        also=lambda n: n["eight heads, 200 steps"] > 0.95,
-        oracle={"one head, 200 steps": 0.4, "*": 1.0},
-        null={"*": 1.0},
-        revised="asks what is learned after 200 steps, not what can be learned",
-    ),
-)
-
-
 main = Experiment(
     measure,
-    CLAIMS,
     answer="Eight heads get {n[eight heads, 200 steps]:.0%} of two look-ups at once right after "
     "200 steps, one head {n[one head, 200 steps]:.0%}, and after 400 {n[one head, 400 steps]:.0%}",
 )

@@ -150,6 +150,7 @@ CLAIM = Claim(
     effect=lambda n: min(n[f"{question}, looks"] for question in QUESTIONS),
     at_least=0.30,
     also=lambda n: n[f"{LAYERED}, looks"] <= 0.25,
+    explored=10,
     oracle={f"{LAYERED}, looks": 0.17, "*, looks": 1.0},
     null={"*, looks": 0.17},
     revised="asks for weight, not for the largest weight; 0.25 came after ten seeds",

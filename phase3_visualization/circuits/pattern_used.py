@@ -137,6 +137,7 @@ CLAIM = Claim(
     effect=lambda n: n["restored, least of the heads that look"],
     at_most=NOTHING,
     also=lambda n: n["restored, most of all heads"] >= CARRIES,
+    explored=9,
     oracle={"restored, least of the heads that look": 0.0, "restored, most of all heads": 0.9},
     null={"restored, *": 0.9},
     revised="at first that every head that looks hands on a tenth, which came out undecided",

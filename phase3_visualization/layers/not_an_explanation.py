@@ -105,6 +105,7 @@ CLAIM = Claim(
     effect=lambda n: n["another word adds most"],
     at_least=0.05,
     also=lambda n: n["another word adds most, where one has over half of the weight"] <= 0.05,
+    explored=10,
     oracle={"another word adds most": 0.2, "*": 0.01},
     null={"*": 0.0},
     revised="was that the heaviest adds most in 95 % of the rows, which failed",

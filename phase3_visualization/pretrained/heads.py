@@ -113,7 +113,8 @@ def measure(run: Run) -> Numbers:
 CLAIM = Claim(
     id="C147",
     text="In all-MiniLM-L6-v2 (6 layers of 12 heads) weight on [CLS] is a way to do nothing: [CLS] "
-    "gets far more than an even share of the weight, and adds far less than that",
+    "gets far more than an even share of the weight, and adds far less than that (one model; a "
+    "seed draws the sentences)",
     source="course notes; Clark et al. 2019, section 3.2, and Kobayashi et al. 2020, of BERT, "
     "where [SEP] gets it",
     rule="[CLS] gets at least twice the even share of the weight; its share of what is added, "
@@ -121,6 +122,8 @@ CLAIM = Claim(
     effect=lambda n: n["[CLS], share of what is added"] / n["[CLS], share of the weight"],
     at_most=0.5,
     also=lambda n: n["[CLS], share of the weight"] >= 2 * n["even share"],
+    explored=10,
+    draws=True,
     oracle={"*, share of the weight": 0.5, "*, share of what is added": 0.0, "even share": 0.08},
     null={"*, share of*": 0.5, "even share": 0.08},
     revised="at first also of [SEP], to which this model gives no more than an even share",

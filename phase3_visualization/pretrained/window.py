@@ -47,6 +47,8 @@ CLAIM = Claim(
     effect=lambda n: n["window, more nats"],
     at_least=0.5,
     also=lambda n: n["window and sinks, more nats"] <= n["window, more nats"] / 2,
+    explored=10,
+    draws=True,
     oracle={"window, more nats": 3.0, "window and sinks, more nats": 0.2},
     null={"*": 1.0},
 )

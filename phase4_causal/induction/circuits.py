@@ -23,11 +23,11 @@ from phase4_causal.induction.induction_scores import (
     TRAINING_STEPS,
     exchanged_words,
     generator,
+    quality_without,
     repeated_sequences,
     scores_for_naming,
     train_repeater,
     untrained_repeater,
-    without,
 )
 from phase4_causal.induction.word_tables import centred, compositions, looks_for, on_diagonal, says
 from shared import charts
@@ -93,8 +93,8 @@ def measure(run: Run) -> Numbers:
         "says the word it looks at": on_diagonal(said),
         "looks for the word before with feed-forward": max(with_networks),
         "previous-token heads": int(previous.sum()),
-        "wrong without previous-token heads": without(model, tokens, 0, previous),
-        "wrong without the others": without(model, tokens, 0, ~previous),
+        "wrong without previous-token heads": quality_without(model, tokens, 0, previous).wrong,
+        "wrong without the others": quality_without(model, tokens, 0, ~previous).wrong,
         "composition, random": largest_by_chance(run.seed),
     }
     for reader, share in compositions(model, previous_head, induction_head).items():

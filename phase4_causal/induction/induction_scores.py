@@ -18,6 +18,7 @@ scores 1 however often the block is repeated.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +29,7 @@ from phase4_causal.causal_attention import CausalSelfAttention
 from shared.head_statistics import relation_weight
 from shared.optimization import fit
 from shared.toy_language import SPECIAL
-from shared.toy_model import ToyTransformer, changed
+from shared.toy_model import MakeAttention, ToyTransformer, changed
 
 SYMBOLS = 64  # words in use
 LENGTH = 33  # words of a sequence
@@ -44,15 +45,23 @@ def repeated_sequences(
     generator: torch.Generator,
     block_lengths: tuple[int, int] = BLOCK_LENGTHS,
     length: int = LENGTH,
+    most_before: int = 0,
 ) -> Tensor:
     """Sequences that repeat a block -> tokens (count, length).
 
-    The words and the length of the block are drawn anew for each.
+    The words and the length of the block are drawn anew for each, and so is how many other words
+    stand before it: none, or up to most_before, which do not come again.
     """
     shuffled = torch.rand(count, SYMBOLS, generator=generator).argsort(dim=1)
     shortest, longest = block_lengths
     period = torch.randint(shortest, longest + 1, (count, 1), generator=generator)
-    words = shuffled.gather(1, torch.arange(length) % period)  # (count, SYMBOLS) -> (count, length)
+    places = torch.arange(length)
+    sources = places % period  # which of the shuffled words each place has: (count, length)
+    if most_before:
+        before = torch.randint(most_before + 1, (count, 1), generator=generator)
+        in_block = (places - before) % period
+        sources = torch.where(places < before, places, before + in_block)
+    words = shuffled.gather(1, sources)  # (count, SYMBOLS) -> (count, length)
     return words + len(SPECIAL)
 
 
@@ -73,14 +82,20 @@ def generator(seed: int, purpose: int) -> torch.Generator:
     return torch.Generator().manual_seed(purpose * 10**6 + seed)
 
 
-def untrained_repeater(seed: int, num_layers: int = 2, *, networks: bool = False) -> ToyTransformer:
+def untrained_repeater(
+    seed: int,
+    num_layers: int = 2,
+    *,
+    networks: bool = False,
+    make_attention: MakeAttention = CausalSelfAttention,
+) -> ToyTransformer:
     """The model of a seed before its first step.
 
     Without feed-forward networks: they give 0, and do not learn.
     """
     torch.manual_seed(seed)
     model = ToyTransformer(
-        num_heads=HEADS_A_LAYER, num_layers=num_layers, make_attention=CausalSelfAttention
+        num_heads=HEADS_A_LAYER, num_layers=num_layers, make_attention=make_attention
     )
     if not networks:
         for block in model.blocks:
@@ -91,17 +106,22 @@ def untrained_repeater(seed: int, num_layers: int = 2, *, networks: bool = False
 
 
 def train_repeater(
-    model: ToyTransformer, seed: int, steps: int, watch: Callable[[int], None] | None = None
+    model: ToyTransformer,
+    seed: int,
+    steps: int,
+    watch: Callable[[int], None] | None = None,
+    *,
+    most_before: int = 0,
 ) -> ToyTransformer:
     """Train a model, and return it; those of one seed see the same batches.
 
-    After the first steps the learning rate stays the same, so that a sudden fall is not the
+    most_before: how many words may stand before the block, as in repeated_sequences. After the first steps the learning rate stays the same, so that a sudden fall is not the
     schedule's doing. watch: called with the number of steps done.
     """
     batches = generator(seed, 0)
 
     def loss_of_step(_: int) -> Tensor:
-        tokens = repeated_sequences(BATCH, batches)
+        tokens = repeated_sequences(BATCH, batches, most_before=most_before)
         logits, _ = model(tokens[:, :-1])
         return F.cross_entropy(logits.mT, tokens[:, 1:])  # (N, T, V) -> (N, V, T)
 
@@ -173,13 +193,37 @@ def where_certain(model: ToyTransformer, tokens: Tensor) -> tuple[Tensor, Tensor
 
 def wrong(model: ToyTransformer, tokens: Tensor) -> float:
     """The share of wrong answers where the next word is certain: tokens (N, T + 1)."""
-    logits, answers = where_certain(model, tokens)
-    return (logits.argmax(dim=-1) != answers).double().mean().item()
+    return quality(*where_certain(model, tokens)).wrong
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How good answers are, in three units, each a mean.
+
+    wrong: the share that is not the word found most likely. nats: the loss. margin: how far the
+    logit of the answer lies above that of the best other word.
+    """
+
+    wrong: float
+    nats: float
+    margin: float
+
+
+def quality(logits: Tensor, answers: Tensor) -> Quality:
+    """Returns how good guesses are: logits (M, V), answers (M,)."""
+    of_answer = logits.gather(1, answers[:, None])  # (M, V) -> (M, 1)
+    others = logits.scatter(1, answers[:, None], -torch.inf)
+    margins = of_answer[:, 0] - others.amax(dim=1)
+    return Quality(
+        (logits.argmax(dim=-1) != answers).double().mean().item(),
+        F.cross_entropy(logits, answers).item(),
+        margins.mean().item(),
+    )
 
 
 @torch.no_grad()
-def without(model: ToyTransformer, tokens: Tensor, layer: int, heads: Tensor) -> float:
-    """The share of wrong answers without some heads of a layer, bool (H,); nothing is retrained.
+def quality_without(model: ToyTransformer, tokens: Tensor, layer: int, heads: Tensor) -> Quality:
+    """How good answers are without some heads of a layer, bool (H,); nothing is retrained.
 
     Mean ablation: they give what they give on average at that place, whatever the words are. The
     next layer then gets what it is used to, only not what the heads found out about this sequence.
@@ -188,4 +232,4 @@ def without(model: ToyTransformer, tokens: Tensor, layer: int, heads: Tensor) ->
         forward_pass(model, tokens[:, :-1]).outputs(layer).mean(dim=0)
     )  # (N, T, H * d_v) -> (T, H * d_v)
     with changed(model.blocks[layer].attention.w_o, put_in(given, heads), read=True):
-        return wrong(model, tokens)
+        return quality(*where_certain(model, tokens))

@@ -122,6 +122,7 @@ CLAIMS = (
             / n["above the grammar, pairs of words"]
         ),
         at_most=0.25,
+        explored=10,
         oracle={"above the grammar, pairs of words": 0.65, "*": 0.0},
         null={"*": 0.65},
         revised="was less than 0.1 nats above the grammar, without a yardstick",

@@ -71,6 +71,7 @@ CLAIM = Claim(
     effect=lambda n: fall(n, "entropy"),
     at_least=0.05,
     also=lambda n: fall(n, "distance") >= 0.05,
+    explored=0,
     oracle={"both sides, normalised*": 0.7, "*": 0.4},
     null={"*": 0.7},
     revised="was about raw numbers; then asked of a model trained with the mask, too",

@@ -17,7 +17,14 @@ from torch import Tensor
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.models import patterns_of
 from shared import training
-from shared.grammar.roles import MARGIN, NO_NAME, UNTRAINED_MODELS, halves, needed_beside_others
+from shared.grammar.roles import (
+    FAR,
+    MARGIN,
+    NO_NAME,
+    UNTRAINED_MODELS,
+    halves,
+    needed_beside_others,
+)
 from shared.grammar.scores import (
     attended_word,
     best_fixed_offset,
@@ -109,7 +116,7 @@ def on_both_halves(trained: Trained) -> Asked:
     """What heads follow on the half of the sentences that names them, and on the other half."""
     blanks = []
     for i in range(UNTRAINED_MODELS):
-        recipe = replace(trained.recipe, seed=trained.recipe.seed + i)
+        recipe = replace(trained.recipe, seed=trained.recipe.seed + i * FAR)
         blanks.append(training.untrained(recipe, CausalSelfAttention))
     for_naming, for_scoring = halves()
     return Asked(followed(trained, blanks, for_naming), followed(trained, blanks, for_scoring))

@@ -96,6 +96,7 @@ CLAIM = Claim(
         - max(n["as trained, of 256"], n["interpolated, of 256"])
     ),
     at_least=0.1,
+    explored=10,
     oracle={"NTK-aware, *": 0.6, "by parts*": 0.9, "*": 0.2},
     null={"*": 0.5},
     revised="was an order of all four ways, 0.05 apart",

@@ -21,7 +21,7 @@ from shared.experiment import Results
 from shared.publishing import seven
 from shared.publishing.quoted import quoting_pages
 
-MORE_SEEDS = ("phase2_multi_head.heads.how_many_heads", "phase4_causal.serving.shared_keys")
+MORE_SEEDS = ("phase2_multi_head.heads.how_many_heads",)
 SHOWN = re.compile(r"visualizations/gallery/([\w/]+\.(?:png|gif))")
 LIVE = re.compile(r"(?<=<!--live-->).*(?=<!--/live-->)")  # in README: how to get to the live pages
 
