@@ -107,6 +107,7 @@ PLANS = {
             "phase3_visualization.layers.faithfulness",
             "phase3_visualization.layers.not_an_explanation",
             "phase3_visualization.circuits.pattern_used",
+            "phase3_visualization.circuits.decodable",
             "phase3_visualization.circuits.logit_lens",
             "phase3_visualization.circuits.which_methods",
             "phase3_visualization.explorer.write_page",

@@ -20,7 +20,7 @@ from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import even_weights
 from shared.visualization_utils import GREEN, ORANGE
 
-STEPS = 800
+STEPS = 400
 BEFORE = 3  # tokens that a word has before it, at least, to be asked: so the first is one of four
 SIDES = {
     "plain": MultiHeadAttention,

@@ -1,6 +1,6 @@
 """Which learning rates does a model bear, with QK-norm or with a gate?
 
-Two layers of four heads guess next words. Each kind of model is trained anew at five learning
+Two layers of four heads guess next words. Each kind of model is trained anew at four learning
 rates, by AdamW, at one rate from the first step to the last: with plain attention, with QK-norm,
 and with a gate. Plain attention gets a second chance, with a rate that rises over the first third
 of the steps (warm-up). All kinds have equally many weights, see the same batches, and start with
@@ -23,7 +23,7 @@ from shared.optimization import constant
 from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE
 
 STEPS = 150
-RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
+RATES = (0.003, 0.01, 0.03, 0.1)
 HIGH = 0.1
 COLORS = {"plain": ORANGE, "plain, warm-up": GREY, "QK-norm": BLUE, "gate": GREEN}
 
@@ -94,8 +94,8 @@ CLAIMS = [
         "more of its own best than QK-norm does of its own",
         effect=lambda n: lost_at_high_rate(n, "plain") - lost_at_high_rate(n, "QK-norm"),
         at_least=0.3,
-        oracle={"plain*, 0.1": 3.5, "plain*, 0.3": 4.0, "*": 2.3},
-        null={"*, 0.1": 3.5, "*, 0.3": 4.0, "*": 2.3},
+        oracle={"plain*, 0.1": 3.5, "*": 2.3},
+        null={"*, 0.1": 3.5, "*": 2.3},
         explored=10,
     ),
     Claim(
@@ -107,8 +107,8 @@ CLAIMS = [
         "more of its own best than gated attention does of its own",
         effect=lambda n: lost_at_high_rate(n, "plain") - lost_at_high_rate(n, "gate"),
         at_least=0.3,
-        oracle={"plain*, 0.1": 3.5, "plain*, 0.3": 4.0, "*": 2.3},
-        null={"*, 0.1": 3.5, "*, 0.3": 4.0, "*": 2.3},
+        oracle={"plain*, 0.1": 3.5, "*": 2.3},
+        null={"*, 0.1": 3.5, "*": 2.3},
         explored=10,
     ),
     Claim(
@@ -116,7 +116,7 @@ CLAIMS = [
         text="At the rate that suits each best, a model of two layers of four heads guesses no "
         "better with normalised queries and keys than without",
         source="our question: is a wider range of rates all that QK-norm gives?",
-        rule="of five rates the best loses at most 0.05 nats more without QK-norm than with it",
+        rule="of four rates the best loses at most 0.05 nats more without QK-norm than with it",
         effect=lambda n: best(n, "plain") - best(n, "QK-norm"),
         at_most=0.05,
         oracle={"*": 2.3},

@@ -1,7 +1,7 @@
 """Is the pattern of a head used?
 
 A head may look at the right word, and nothing may depend on it. Here verbs of the toy language are
-hidden whose subject alone decides between two (patching.py). At the hidden place three things are
+hidden whose subject alone decides between two (subject_pairs.py). At the hidden place three things are
 tried with each head:
 
     output    reading the corrupted text, the head gives what it gave for the clean one
@@ -9,62 +9,22 @@ tried with each head:
     blind     reading the clean text, the head gets nothing from the subject
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import torch
 from torch import Tensor
 
 from phase2_multi_head.models import load_multi_head_model
 from phase3_visualization.circuits.patching import Pairs, Patching
+from phase3_visualization.circuits.subject_pairs import subject_pairs
 from shared import training
-from shared.attention_utils import padding_mask
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Run
-from shared.toy_language import MASK, SUBJECTS, VERBS, Sentence, encode, pad_batch
 from shared.toy_model import ToyTransformer, in_double
 
 SENTENCES, QUICK_SENTENCES = 250, 50  # held-out; about half have a verb with a rival
 LOOKS = 0.3  # mean weight on the subject
 CARRIES, NOTHING = 0.5, 0.1  # shares restored: much, and next to nothing
-
-
-def rival_of(verb: str) -> str | None:
-    """The verb that differs in its subject alone: people swam in water, toys fell in water."""
-    for other in VERBS:
-        if other != verb and VERBS[other][1:] == VERBS[verb][1:]:
-            return other
-    return None
-
-
-def subjects_of(verb: str) -> list[str]:
-    """All nouns that may be its subject, singular and plural in turn."""
-    return list(chain(*SUBJECTS[VERBS[verb][0]]))
-
-
-def subject_pairs(sentences: Sequence[Sentence]) -> tuple[Pairs, Tensor]:
-    """A pair of each sentence whose verb has a rival, and where the subjects stand (B,)."""
-    clean, corrupted, verbs, subjects, answers = [], [], [], [], []
-    for sentence in sentences:
-        ((verb, subject),) = sentence.relations["verb-subject"]
-        words = list(sentence.words)
-        answer = words[verb]
-        rival = rival_of(answer)
-        if rival is None:
-            continue
-        verbs.append(verb)
-        subjects.append(subject)
-        answers.append(encode([answer, rival]))
-        words[verb] = MASK
-        clean.append(encode(words))
-        noun = subjects_of(answer).index(words[subject])
-        words[subject] = subjects_of(rival)[noun]  # as singular or plural as it was
-        corrupted.append(encode(words))
-    tokens, lengths = pad_batch(clean)
-    mask = padding_mask(lengths, tokens.size(1))
-    asked, right = torch.tensor(verbs), torch.tensor(answers)
-    return Pairs(tokens, pad_batch(corrupted)[0], asked, right, mask), torch.tensor(subjects)
 
 
 @dataclass(frozen=True)

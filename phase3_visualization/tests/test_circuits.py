@@ -18,7 +18,8 @@ from phase3_visualization.circuits.logit_lens import (
     share_of_logit,
 )
 from phase3_visualization.circuits.patching import Pairs, Patching, forward_pass, put_in
-from phase3_visualization.circuits.pattern_used import rival_of, subject_pairs, uses_of_heads
+from phase3_visualization.circuits.pattern_used import uses_of_heads
+from phase3_visualization.circuits.subject_pairs import rival_of, subject_pairs
 from shared import training
 from shared.experiment import Run
 from shared.grammar.best_reader import sentence_log_probability

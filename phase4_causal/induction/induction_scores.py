@@ -115,8 +115,9 @@ def train_repeater(
 ) -> ToyTransformer:
     """Train a model, and return it; those of one seed see the same batches.
 
-    most_before: how many words may stand before the block, as in repeated_sequences. After the first steps the learning rate stays the same, so that a sudden fall is not the
-    schedule's doing. watch: called with the number of steps done.
+    most_before: how many words may stand before the block, as in repeated_sequences. After the
+    first steps the learning rate stays the same, so that a sudden fall is not the schedule's doing.
+    watch: called with the number of steps done.
     """
     batches = generator(seed, 0)
 

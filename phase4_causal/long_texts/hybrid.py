@@ -4,8 +4,8 @@ A text tells pairs, each a key and a value, and then asks for every key once mor
 Models of two layers answer: two softmax layers, whose memory grows with the text; two delta layers,
 whose memory is one matrix of fixed size in each head; and one of each, in both orders. They share
 all but the reading: softmax divides by √d_k, the delta rule takes queries and keys of length 1, and
-a β from each word. Every layer has the same short convolution over two words, or none has. All
-train at one learning rate.
+a β from each word. Every layer has the same short convolution over two words, as the delta layers
+of released models have. All train at one learning rate.
 """
 
 import matplotlib.pyplot as plt
@@ -29,44 +29,36 @@ D_MODEL, HEADS = 32, 4
 WIDTH = D_MODEL // HEADS  # of a key in one head: the matrix holds WIDTH x WIDTH numbers
 COUNTS = (4, 8, 16, 32)  # pairs in a text
 STEPS, TWICE, BATCH, NUM_TEST = 400, 800, 32, 200
-SOFTMAX_ALONE, DELTA_ALONE = ("softmax", "softmax"), ("delta", "delta")
-DELTA_FIRST, SOFTMAX_FIRST = ("delta", "softmax"), ("softmax", "delta")
-# The layers of each model, whether they have the convolution, and the steps of training.
+# The layers of each model, and the steps of training.
 MODELS = {
-    "two softmax layers": (SOFTMAX_ALONE, True, STEPS),
-    "delta, then softmax": (DELTA_FIRST, True, STEPS),
-    "softmax, then delta": (SOFTMAX_FIRST, True, STEPS),
-    "two delta layers, twice the steps": (DELTA_ALONE, True, TWICE),
-    "two softmax layers, no convolution": (SOFTMAX_ALONE, False, STEPS),
-    "delta, then softmax, no convolution": (DELTA_FIRST, False, STEPS),
-    "softmax, then delta, no convolution": (SOFTMAX_FIRST, False, STEPS),
+    "two softmax layers": (("softmax", "softmax"), STEPS),
+    "delta, then softmax": (("delta", "softmax"), STEPS),
+    "softmax, then delta": (("softmax", "delta"), STEPS),
+    "two delta layers, twice the steps": (("delta", "delta"), TWICE),
 }
-COLORS = {SOFTMAX_ALONE: GREY, DELTA_ALONE: ORANGE, DELTA_FIRST: BLUE, SOFTMAX_FIRST: GREEN}
+COLORS = dict(zip(MODELS, (GREY, BLUE, GREEN, ORANGE), strict=True))
 
 
 class Layer(nn.Module):
     """One layer, of which `kind` decides only how the past is read: "softmax" or "delta"."""
 
-    def __init__(self, kind: str, has_convolution: bool) -> None:
+    def __init__(self, kind: str) -> None:
         super().__init__()
         self.kind = kind
         self.norm = nn.LayerNorm(D_MODEL)
         self.w_qkv = nn.Linear(D_MODEL, 3 * D_MODEL)
         self.w_beta = nn.Linear(D_MODEL, HEADS)  # a softmax layer has it and does not use it
         self.w_o = nn.Linear(D_MODEL, D_MODEL)
-        self.convolution = None
-        if has_convolution:
-            # Each number of queries, keys and values is mixed with that of the word before.
-            width = 3 * D_MODEL
-            self.convolution = nn.Conv1d(width, width, kernel_size=2, groups=width, padding=1)
+        # Each number of queries, keys and values is mixed with that of the word before.
+        width = 3 * D_MODEL
+        self.convolution = nn.Conv1d(width, width, kernel_size=2, groups=width, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, T, d_model) -> (B, T, d_model), with x added."""
         words = self.norm(x)
         projected = self.w_qkv(words)  # (B, T, d_model) -> (B, T, 3 d_model)
-        if self.convolution is not None:
-            mixed = self.convolution(projected.mT)  # -> (B, 3 d_model, T + 1)
-            projected = mixed[..., :-1].mT  # what padding adds at the end is cut off
+        mixed = self.convolution(projected.mT)  # -> (B, 3 d_model, T + 1)
+        projected = mixed[..., :-1].mT  # what padding adds at the end is cut off
         query, key, value = [split_heads(part, HEADS) for part in projected.chunk(3, dim=-1)]
         if self.kind == "softmax":
             heads, _ = scaled_dot_product_attention(query, key, value, causal_mask(x.size(1)))
@@ -80,11 +72,11 @@ class Layer(nn.Module):
 class Recaller(nn.Module):
     """Symbols and learned positions, two layers, and a guess of a value at each place."""
 
-    def __init__(self, kinds: tuple[str, ...], has_convolution: bool) -> None:
+    def __init__(self, kinds: tuple[str, ...]) -> None:
         super().__init__()
         self.embedding = nn.Embedding(KEYS + VALUES, D_MODEL)
         self.positions = nn.Parameter(0.1 * torch.randn(3 * max(COUNTS), D_MODEL))
-        self.layers = nn.ModuleList([Layer(kind, has_convolution) for kind in kinds])
+        self.layers = nn.ModuleList([Layer(kind) for kind in kinds])
         self.to_logits = nn.Linear(D_MODEL, VALUES)
 
     def forward(self, symbols: Tensor) -> Tensor:
@@ -112,9 +104,9 @@ def pairs_and_questions(
 
 def train_recaller(name: str, run: Run) -> Recaller:
     """Train one of MODELS; of one seed all see the same texts."""
-    kinds, has_convolution, steps = MODELS[name]
+    kinds, steps = MODELS[name]
     torch.manual_seed(run.seed)
-    model = Recaller(kinds, has_convolution)
+    model = Recaller(kinds)
     generator = torch.Generator().manual_seed(run.seed)
 
     def loss_of_step(step: int) -> Tensor:
@@ -185,19 +177,12 @@ CLAIMS = (
 
 
 def picture(results: Results) -> Figure:
-    """Share of values found against the number of pairs, with the convolution and without."""
-    fig, axes = plt.subplots(1, 2, figsize=(9.5, 4.4), sharey=True, layout="constrained")
-    titles = {True: "a convolution in each layer", False: "no convolution"}
-    for ax, wanted in zip(axes, titles, strict=True):
-        rows, colors = {}, {}
-        for name, (kinds, has_convolution, _) in MODELS.items():
-            if has_convolution == wanted:
-                label = name.removesuffix(", no convolution").replace(", twice", ",\ntwice")
-                rows[label] = results.row(name, [f"{count} pairs" for count in COUNTS])
-                colors[label] = COLORS[kinds]
-        charts.lines(ax, COUNTS, rows, colors)
-        ax.set(title=titles[wanted], xlabel="pairs in a text")
-    axes[0].set(ylim=(0, 1.05), ylabel="values found")
+    """Share of values found against the number of pairs."""
+    fig, ax = plt.subplots(figsize=(8, 4.4), layout="constrained")
+    columns = [f"{count} pairs" for count in COUNTS]
+    rows = {name: results.row(name, columns) for name in MODELS}
+    charts.lines(ax, COUNTS, rows, COLORS)
+    ax.set(ylim=(0, 1.05), xlabel="pairs in a text", ylabel="values found")
     return fig
 
 
@@ -205,7 +190,7 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="With a short convolution one softmax layer is enough; two delta layers find fewer",
+    title="One softmax layer in two is enough; two delta layers find fewer",
     note=f"two layers of {HEADS} heads, keys of {WIDTH} numbers, {STEPS} steps unless it says more",
     answer="Of 32 pairs two softmax layers find {n[two softmax layers, 32 pairs]:.0%}, a delta and "
     "a softmax layer {n[delta, then softmax, 32 pairs]:.0%}, two delta layers "

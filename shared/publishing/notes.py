@@ -6,7 +6,7 @@ Five course notes were read sentence by sentence. Each saying is a row of data/r
     kind, verdict      what decides it; "right", "wrong", "in part" (on a condition), or "open"
     theme, says        of a row that the page lists: its section; the saying in plainer words
     answer             what is true, and why
-    where              the file that decides it, most often a test, in which its id stands
+    where              the file that decides it: a test, in which its id stands, or what measures it
     finding            the experiment that decides it, by the id of its claim
     by                 what else decides it: a paper, or the notes themselves
     read               the page of the course that explains it
@@ -48,10 +48,11 @@ opinion or cannot be checked here. The others are listed below: {wrong} are wron
 are true in part, mostly because they leave a condition out.
 
 The left column has what they say, and the middle column what is true, and why. The right column
-says where it is shown. A page of the course explains it, or a file decides it: search that file
-for the number of the saying, such as `C029`. Where an experiment decides, the link leads to its
-row in the [table of findings](claims.md), and says in how many of ten runs its rule held. Such a
-rule can be narrower than the saying, because it names a size and a task. Where a paper decides, or
+says where it is shown. A page of the course explains it, or a file decides it: a script measures
+it, or a test has the number of the saying in it, such as `C029`. Where an experiment decides, the
+link leads to its row in the [table of findings](claims.md), and says in how many of ten runs its
+rule held. Such a rule can be narrower than the saying, because it names a size and a task. Where a
+paper decides, or
 the notes themselves, they are named.
 
 In the formulas T is the number of words, H the number of heads, d the size of a word's vector

@@ -1,0 +1,157 @@
+"""Does a model use what a probe can read from it?
+
+A linear probe is a small model of its own: from what a head gives at a hidden verb it is to say
+what kind of thing the subject is, a person or a toy, for example. If the probe is right, the head
+knows. But does the guess depend on it? Patching tells: put into a sentence with another subject,
+how much of the answer does the head's output bring back? The same probe reads the heads of the
+model before training, too, since a probe may find what nobody has put there.
+"""
+
+from dataclasses import dataclass
+
+import matplotlib.pyplot as plt
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from phase2_multi_head.models import load_multi_head_model
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase3_visualization.circuits.patching import Pairs, Patching
+from phase3_visualization.circuits.subject_pairs import subject_pairs
+from shared import training
+from shared.evidence.claims import Claim, Numbers
+from shared.experiment import Experiment, Results, Run
+from shared.toy_language import SUBJECTS, decode
+from shared.toy_model import ToyTransformer, in_double
+from shared.visualization_utils import BLUE, GREY
+
+SENTENCES, QUICK_SENTENCES = 600, 50  # held-out; about half have a verb with a rival
+READABLE, UNUSED = 0.9, 0.1  # share that the probe has right, and share of the answer restored
+KINDS = {
+    noun: number
+    for number, pairs in enumerate(SUBJECTS.values())
+    for pair in pairs
+    for noun in pair
+}
+
+
+def kinds_of(tokens: Tensor, subject: Tensor) -> Tensor:
+    """Returns the kind of the subject of each text: tokens (B, T), subject (B,) -> (B,)."""
+    nouns = decode(tokens[torch.arange(len(tokens)), subject].tolist())
+    return torch.tensor([KINDS[noun] for noun in nouns])
+
+
+def probed(features: Tensor, kinds: Tensor) -> float:
+    """Returns how often a linear probe names the kind: features (N, d), kinds (N,).
+
+    A ridge regression, learned on the first half and asked about the second.
+    """
+    features = F.pad(features, (0, 1), value=1.0)  # (N, d) -> (N, d + 1), with a constant
+    wanted = F.one_hot(kinds, len(SUBJECTS)).to(features.dtype)
+    half = len(features) // 2
+    learned = features[:half]
+    gram = learned.T @ learned + 1e-3 * torch.eye(features.size(1), dtype=features.dtype)
+    probe = torch.linalg.solve(gram, learned.T @ wanted[:half])
+    guesses = (features[half:] @ probe).argmax(dim=-1)
+    return (guesses == kinds[half:]).double().mean().item()
+
+
+@dataclass(frozen=True)
+class Head:
+    """A head, the share of subjects that a probe reads from it, and what it restores."""
+
+    name: str
+    read: float
+    restored: float
+
+
+def read_and_patched(model: ToyTransformer, pairs: Pairs, subject: Tensor) -> list[Head]:
+    """Returns what a probe reads from each head at the hidden verb, and what patching restores."""
+    patching = Patching(model, pairs)
+    every = torch.arange(len(subject))
+    kinds = [kinds_of(texts, subject) for texts in (pairs.clean, pairs.corrupted)]
+    both_kinds = torch.stack(kinds, dim=1).flatten()  # a pair's two texts lie in one half
+    found = []
+    for layer, block in enumerate(model.blocks):
+        num_heads = block.attention.num_heads
+        given = []
+        for texts in (patching.clean, patching.corrupted):
+            at_verbs = texts.outputs(layer)[every, pairs.asked]  # (B, H * d_v)
+            given.append(at_verbs.unflatten(-1, (num_heads, -1)))
+        both = torch.stack(given, dim=1).flatten(0, 1)  # (B, 2, H, d_v) -> (2 B, H, d_v)
+        for head in range(num_heads):
+            here = torch.zeros(*pairs.clean.shape, num_heads, dtype=torch.bool)  # (B, T, H)
+            here[every, pairs.asked, head] = True
+            part = patching.heads(layer, patching.clean.outputs(layer), here)
+            read = probed(both[:, head], both_kinds)
+            found.append(Head(f"{layer}.{head}", read, patching.share(part)))
+    return found
+
+
+def measure(run: Run) -> Numbers:
+    """Shares read and restored: of the head that is read best among those that restore little."""
+    trained = load_multi_head_model(run.options, run.seed)
+    blank = training.untrained(trained.recipe, MultiHeadAttention)
+    _, held_out = training.corpus()
+    number = QUICK_SENTENCES if run.options.quick else SENTENCES
+    pairs, subject = subject_pairs(held_out[:number])
+    heads = read_and_patched(in_double(trained.model), pairs, subject)
+    before = read_and_patched(in_double(blank.model), pairs, subject)
+    unused = [head.read for head in heads if head.restored <= UNUSED]
+    run.shown["heads"] = heads
+    return {
+        "heads that restore little": len(unused),
+        "read from the best of them": max(unused, default=0.0),
+        "read from the best head": max(head.read for head in heads),
+        "read from the best head before training": max(head.read for head in before),
+        "restored, most of all heads": max(head.restored for head in heads),
+    }
+
+
+CLAIMS = (
+    Claim(
+        id="decodable-not-used",
+        text="What a linear probe reads from a head need not be used: in two layers of four heads "
+        "the kind of a hidden verb's subject can be read from a head that brings back next to "
+        "nothing of the answer",
+        source="our question to how probes are read (Hewitt & Liang 2019; Ravichander et al. 2021)",
+        rule=f"from some head whose output restores {UNUSED} of the answer or less a linear probe "
+        f"has {READABLE} or more right, and 0.1 more than from any head before training",
+        effect=lambda n: n["read from the best of them"],
+        at_least=READABLE,
+        also=lambda n: (
+            n["read from the best of them"] >= n["read from the best head before training"] + 0.1
+        ),
+        oracle={"read from the best head before training": 0.5, "*": 1.0},
+        null={"*": 0.5},
+    ),
+)
+
+
+def picture(results: Results) -> Figure:
+    """A dot for each head: what is read against what is restored."""
+    fig, ax = plt.subplots(figsize=(7.2, 4.6), layout="constrained")
+    ax.axhline(UNUSED, color=GREY, linewidth=0.8, linestyle=":")
+    ax.axvline(READABLE, color=GREY, linewidth=0.8, linestyle=":")
+    for head in results.shown["heads"]:
+        ax.scatter(head.read, head.restored, s=70, color=BLUE)
+        ax.annotate(head.name, (head.read, head.restored), (6, 6), textcoords="offset points")
+    ax.set(xlim=(0.2, 1.05), ylim=(-0.1, 1.05))
+    ax.set_xlabel("kinds of subject that a linear probe reads")
+    ax.set_ylabel("share of the answer that the head brings back")
+    return fig
+
+
+main = Experiment(
+    measure,
+    CLAIMS,
+    picture,
+    title="A probe reads the subject from heads that the guess does not depend on",
+    note="two layers of four heads, by layer.head · at hidden verbs whose subject decides",
+    answer="A probe has {n[read from the best of them]:.0%} right from a head that restores a "
+    "tenth of the answer or less; before training {n[read from the best head before training]:.0%}",
+)
+
+if __name__ == "__main__":
+    main.run()
