@@ -1,8 +1,8 @@
 """Is the pattern of a head used?
 
 A head may look at the right word, and nothing may depend on it. Here verbs of the toy language are
-hidden whose subject alone decides between two (subject_pairs.py). At the hidden place three things are
-tried with each head:
+hidden whose subject alone decides between two (subject_pairs.py). At the hidden place three things
+are tried with each head:
 
     output    reading the corrupted text, the head gives what it gave for the clean one
     pattern   the same with its weights alone: it looks where it looked, at the words there now

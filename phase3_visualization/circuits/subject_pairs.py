@@ -65,7 +65,7 @@ def subject_pairs(sentences: Sequence[Sentence]) -> tuple[Pairs, Tensor]:
 
 
 def main() -> None:
-    pairs, subject = subject_pairs(sample_corpus(10, seed=0))
+    pairs, subject = subject_pairs(sample_corpus(0, 10)[1])
     print("Pairs of sentences, with the place of the subject, and the verbs that are right:")
     for row, answers in enumerate(pairs.answers.tolist()):
         for text, answer in zip((pairs.clean, pairs.corrupted), answers, strict=True):
