@@ -167,6 +167,7 @@ CLAIMS = (
         ),
         at_most=1,
         also=lambda n: n["loss, two layers"] <= 0.25 * GUESS,
+        explored=10,
         oracle={"loss, *": 0.0, "steps before *": 230, "steps of *": 60},
         # An even decay takes 3.8 times the wait.
         null={"loss, *": 0.0, "steps before *": 100, "steps of *": 380},
@@ -185,6 +186,7 @@ CLAIMS = (
         also=lambda n: (
             max(n["right from the middle, one layer"], n["best induction score, one layer"]) <= 0.2
         ),
+        explored=10,
         oracle={"*, two layers": 1.0, "*, one layer": 0.1},
         null={"*": 1.0},
         revised="was a loss after twice the steps, which one layer lowers in another way",
@@ -204,6 +206,7 @@ CLAIMS = (
         oracle={"margin*": 8.0, "answers lost, all together": 0.98, "answers*": 0.1},
         # Heads that do stand in for each other cost neither answers nor margin alone.
         null={"*, all together": 1.0, "*": 0.05},
+        explored=10,
     ),
 )
 

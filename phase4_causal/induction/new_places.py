@@ -2,9 +2,9 @@
 
 Blocks of 8 to 16 words are repeated, as in induction.py, and always begin at the first place. Does
 the model then continue longer blocks, and a block that begins at place 17? Three models are asked:
-one with sinusoidal positions; one with the same positions whose blocks began anywhere among the
-first 17 places in training; and one whose heads know distances alone (rotary positions). All are
-two layers of four heads, trained for the same steps at the same rates.
+one with sinusoidal positions; one with rotary positions, whose heads know distances alone; and one
+with sinusoidal positions whose blocks began anywhere among the first 17 places in training. All are
+two layers of four heads, trained for the same steps at the same learning rates.
 
     python phase4_causal/induction/new_places.py
 """
@@ -75,22 +75,24 @@ CLAIMS = (
         at_least=0.9,
         oracle={"*": 1.0},
         null={"*": 1 / SYMBOLS},
+        explored=10,
     ),
     Claim(
         id="induction-places",
         text="With sinusoidal positions an induction head knows places, too: blocks that begin at "
-        "place 17, where no first copy stood in training, are hardly continued. With rotary "
-        "positions they are, and with blocks that began anywhere in training",
+        "place 17, where no first copy stood in training, are hardly continued; with rotary "
+        "positions, which know distances alone, they are (two layers of four heads)",
         source="our question to Olsson et al. 2022, argument 4",
-        rule="of late blocks at most 0.3 is right with sinusoidal positions and blocks from the "
-        "first place on; with rotary positions, and with blocks begun anywhere, 0.9 or more",
-        effect=lambda n: min(
-            n["rotary, late blocks"], n["sinusoidal, begun anywhere, late blocks"]
-        ),
+        rule="of late blocks at most 0.3 is right with sinusoidal positions, and 0.9 or more with "
+        "rotary ones",
+        effect=lambda n: n["rotary, late blocks"],
         at_least=0.9,
         also=lambda n: n["sinusoidal, late blocks"] <= 0.3,
         oracle={"sinusoidal, late blocks": 0.1, "*": 1.0},
-        null={"*": 1.0},
+        null={"*": 0.1},
+        revised="asked the same of sinusoidal positions with blocks begun anywhere, which after as "
+        "many steps seldom continue any block",
+        explored=10,
     ),
 )
 
@@ -116,7 +118,8 @@ main = Experiment(
     note=f"two layers of four heads, {TRAINING_STEPS} steps · late: a block from place 17 on",
     answer="Of blocks that begin late {n[sinusoidal, late blocks]:.0%} of the words are right with "
     "sinusoidal positions, {n[rotary, late blocks]:.0%} with rotary ones, and "
-    "{n[sinusoidal, begun anywhere, late blocks]:.0%} if blocks began anywhere in training",
+    "{n[sinusoidal, begun anywhere, late blocks]:.0%} if blocks began anywhere in training, which "
+    "is learned more slowly",
 )
 
 if __name__ == "__main__":
