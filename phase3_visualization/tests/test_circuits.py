@@ -5,13 +5,15 @@ end earlier. What methods say of the heads of a planted model.
 import copy
 import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase3_visualization.circuits import planted, which_methods
+from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
+from phase3_visualization.circuits import decodable, planted, which_methods
 from phase3_visualization.circuits.logit_lens import (
     each_word_hidden,
     read_with_lens,
@@ -26,7 +28,7 @@ from shared.grammar.best_reader import sentence_log_probability
 from shared.head_statistics import composed
 from shared.tests.helpers import near
 from shared.toy_language import MASK_ID, decode, encode
-from shared.toy_model import changed
+from shared.toy_model import ToyTransformer, changed
 from shared.training import Recipe
 
 HEADS, WIDTH = 3, 5
@@ -276,3 +278,61 @@ def test_the_table_of_methods():
         "weight × |v W_O|, stream sheared",
         "K-composition, stream sheared",
     }
+
+
+# ---- what a probe reads
+
+
+def test_a_probe_is_asked_about_what_it_has_not_learned():
+    """What it learns from says nothing about the second half, but for one number that does."""
+    draw = torch.Generator().manual_seed(0)
+    kinds = torch.randint(4, (400,), generator=draw)
+    noise = torch.randn(400, 12, generator=draw).double()
+    assert decodable.probed(noise, kinds) < 0.4
+    told = torch.cat([noise, F.one_hot(kinds, 4)], dim=1)
+    assert decodable.probed(told, kinds) == 1
+    apart = told.clone()
+    apart[200:, 12:] = apart[200:, 12:].roll(1, dims=1)
+    assert decodable.probed(apart, kinds) < 0.1, "a probe that had learned the second half knows it"
+
+
+def test_a_head_that_copies_the_subject_is_read_and_one_that_nobody_reads_restores_nothing():
+    """Head 0 of layer 0 looks at the subject alone; nothing that head 1 gives is added."""
+    texts, subject = subject_pairs(training.corpus()[1][:300])
+    torch.manual_seed(0)
+    model = ToyTransformer(num_layers=1, make_attention=MultiHeadAttention).double()
+    own = texts.clean.size(1)
+    weights = torch.full((len(subject), 4, own, own), 1.0 / own).double()
+    weights[:, :2] = F.one_hot(subject, own)[:, None, None]
+    attention = model.blocks[0].attention
+    with torch.no_grad():
+        attention.w_o.weight[:, 16:32] = 0
+        attention.w_o.weight[:, :16] *= 5
+
+    def looks(x, mask=None):
+        value = split_heads(attention.w_v(x), 4)
+        return attention.w_o(merge_heads(weights @ value)), weights
+
+    attention.forward = looks
+    heads = decodable.read_and_patched(model, texts, subject)
+    assert [head.name for head in heads] == ["0.0", "0.1", "0.2", "0.3"]
+    assert heads[0].read > 0.85 and heads[1].read > 0.75 and heads[2].read < 0.65
+    assert abs(heads[1].restored) < 1e-9 < abs(heads[0].restored)
+
+
+def test_of_heads_that_restore_little_the_best_read_is_told(monkeypatch):
+    heads = [
+        decodable.Head("0.0", 0.7, 0.05),
+        decodable.Head("0.1", 0.9, 0.02),
+        decodable.Head("1.0", 1.0, 0.8),
+    ]
+    blank = SimpleNamespace(model=None, recipe=None)
+    monkeypatch.setattr(decodable, "load_multi_head_model", lambda *_: blank)
+    monkeypatch.setattr(decodable.training, "untrained", lambda *_: blank)
+    monkeypatch.setattr(decodable, "in_double", lambda model: model)
+    monkeypatch.setattr(decodable, "read_and_patched", lambda *_: heads)
+    run = SimpleNamespace(options=SimpleNamespace(quick=True), seed=0, shown={})
+    found = decodable.measure(run)
+    assert found["heads that restore little"] == 2
+    assert found["read from the best of them"] == 0.9
+    assert found["read from the best head"] == 1.0 and found["restored, most of all heads"] == 0.8

@@ -1,6 +1,7 @@
 """Induction: the task and the scores of heads beside plain loops, and heads made by hand."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
 from phase3_visualization.circuits.patching import Patching, forward_pass
-from phase4_causal.induction import circuits, induction
+from phase4_causal.induction import circuits, induction, new_places
 from phase4_causal.induction import induction_scores as task
 from phase4_causal.induction import word_tables as tables
 from phase4_causal.induction.induction_scores import HEADS_A_LAYER as HEADS
@@ -42,8 +43,25 @@ def test_sequences_repeat_a_block_of_their_own(shortest, longest, length):
     assert periods == set(range(shortest, longest + 1))
 
 
+def test_a_block_may_begin_behind_words_that_do_not_come_again():
+    """Without that nothing is drawn in addition: of one seed the sequences stay what they were."""
+    draw = torch.Generator().manual_seed(5)
+    beginnings = set()
+    for row in task.repeated_sequences(300, draw, (3, 5), 17, most_before=4).tolist():
+        begins = min(place for place, word in enumerate(row) if row.count(word) > 1)
+        block = row[begins:]
+        period = block.index(block[0], 1)
+        assert 3 <= period <= 5 and block[period:] == block[:-period]
+        assert len(set(row)) == begins + period
+        beginnings.add(begins)
+    assert beginnings == {0, 1, 2, 3, 4}
+    draw.manual_seed(5)
+    as_before = task.repeated_sequences(7, draw, most_before=0)
+    assert torch.equal(as_before, TOKENS)
+
+
 @pytest.mark.parametrize(
-    ("places", "begins"), [(induction.FROM_THE_MIDDLE, 16), (induction.LATE, 24)]
+    ("places", "begins"), [(induction.FROM_THE_MIDDLE, 16), (new_places.LATE, 24)]
 )
 def test_texts_unlike_those_of_training_copy_a_block_of_eight(places, begins):
     assert places[:begins] == list(range(begins))
@@ -96,8 +114,7 @@ def test_wrong_guesses_against_a_plain_loop():
 
 @torch.no_grad()
 @pytest.mark.parametrize("layer", [0, 1])
-def test_mean_ablation_takes_away_what_depends_on_the_words(layer, monkeypatch):
-    monkeypatch.setattr(task, "wrong", loss)  # which sees more than shares do
+def test_mean_ablation_takes_away_what_depends_on_the_words(layer):
     tokens = TOKENS[:, :-1]
     outputs = forward_pass(MODEL, tokens).outputs(layer).unflatten(-1, (HEADS, -1))
     for place in range(tokens.size(1)):  # of outputs (N, T, H, d_v)
@@ -105,9 +122,53 @@ def test_mean_ablation_takes_away_what_depends_on_the_words(layer, monkeypatch):
             outputs[:, place, head] = sum(outputs[:, place, head]) / len(tokens)
     with changed(MODEL.blocks[layer].attention.w_o, lambda _: outputs.flatten(2), read=True):
         expected = loss(MODEL, TOKENS)
-    found = task.without(MODEL, TOKENS, layer, torch.tensor([True, False, True, False]))
+    heads = torch.tensor([True, False, True, False])
+    found = task.quality_without(MODEL, TOKENS, layer, heads).nats
     assert found == pytest.approx(expected, rel=1e-9)
     assert abs(found - loss(MODEL, TOKENS)) > 1e-5
+
+
+def test_the_quality_of_answers_by_hand():
+    """Three guesses: the first leads by 2, the second is behind by 1, the third by 3."""
+    logits = torch.tensor([[5.0, 3.0, 0.0], [2.0, 1.0, 0.0], [4.0, 2.0, 1.0]]).double()
+    found = task.quality(logits, torch.tensor([0, 1, 2]))
+    assert (found.wrong, found.margin) == pytest.approx((2 / 3, (2 - 1 - 3) / 3))
+    nats = [math.log(sum(map(math.exp, row))) - row[i] for i, row in enumerate(logits.tolist())]
+    assert found.nats == pytest.approx(sum(nats) / 3)
+
+
+def test_what_induction_heads_cost_is_added_up_head_by_head(monkeypatch):
+    """A margin of 9 is spent head by head, 3 each; answers fall when none of it is left."""
+
+    def left(_model, _tokens, layer, heads):
+        assert layer == 1
+        margin = 9.0 - 3 * int(heads.sum())
+        wrong = 0.125 if margin > 0 else 1.0
+        return task.Quality(wrong, 2 - margin / 9, margin)
+
+    monkeypatch.setattr(induction, "quality_without", left)
+    monkeypatch.setattr(induction, "where_certain", lambda *_: ())
+    monkeypatch.setattr(induction, "quality", lambda: task.Quality(0.0, 1.0, 9.0))
+    found = induction.ablated(MODEL, TOKENS, torch.tensor([0.9, 0.2, 0.5, 0.6]))
+    assert found["induction heads"] == 3
+    assert found["answers lost, all together"] == 1 and found["answers lost, each alone"] == 0.375
+    assert found["margin lost, all together"] == found["margin lost, each alone"] == 9
+    assert found["nats lost, all together"] == pytest.approx(found["nats lost, each alone"])
+
+
+def test_three_models_learn_the_same_batches_with_positions_of_their_own(monkeypatch):
+    trained = []
+    monkeypatch.setattr(
+        new_places, "train_repeater", lambda *given, **more: trained.append((*given, more))
+    )
+    run = SimpleNamespace(seed=3, steps=lambda wanted: wanted)
+    for name in new_places.COLORS:
+        new_places.train_model(name, run)
+    positions = {type(model.blocks[0].attention).__name__ for model, *_ in trained}
+    assert positions == {"CausalSelfAttention", "RotaryHeads"}
+    assert [bool(model.positions.any()) for model, *_ in trained] == [True, True, False]
+    assert [more.get("most_before", 0) for *_, more in trained] == [0, 16, 0]
+    assert {given[1:3] for given in trained} == {(3, task.TRAINING_STEPS)}
 
 
 def test_where_the_loss_falls():
