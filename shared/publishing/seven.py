@@ -1,4 +1,4 @@
-"""Which numbers does the front door show as dots? Six of its seven findings have a small picture.
+"""Which numbers does the front door show as dots? Four of its seven findings have a small picture.
 
 A picture has a line for each quantity. On it stand the ten values of the record, shaded where the
 next seed falls, which is also written above. Type is large, since README shows a picture 420 pixels
@@ -36,14 +36,6 @@ class DotPicture:
 
 
 SMALL_PICTURES = {
-    "bottleneck": DotPicture(
-        "first quarter right minus last, without attention",
-        "before.bottleneck",
-        {
-            "trained at 4 to 24 letters": "mixed lengths, first minus last",
-            "trained at 24 alone": "24 alone, first minus last",
-        },
-    ),
     "scaling": DotPicture(
         "answers right after 300 steps, d_k = 64",
         "parts.scaling",
@@ -52,17 +44,6 @@ SMALL_PICTURES = {
             "not divided": "not divided, best rate",
             "not divided, smaller start": "smaller W_q, best rate",
         },
-    ),
-    "gates": DotPicture(
-        "of a nudge 512 words back, what arrives",
-        "reading.long_path",
-        {
-            "LSTM, as usual": "LSTM, 512 words",
-            "attention": "attention, 512 words",
-            "LSTM with open gates": "LSTM with open gates, 512 words",
-        },
-        most=7,
-        written="{:.2f}",
     ),
     "lookers": DotPicture(
         "of a hidden verb's answer, brought back",

@@ -150,6 +150,7 @@ def test_one_name_means_one_thing():
 
 ASKED_ELSEWHERE = {  # file -> the test that compares it
     "ring_attention.py": "test_long_texts.py, in several processes",
+    "long_path.py": "test_reading.py",
     "undivided.py": "test_parts.py: it is wrong on purpose",
     "families.py": "test_pretrained.py, with fifteen published models",
 }

@@ -15,6 +15,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from shared import cli, paths
+from shared.evidence import record
 from shared.evidence.claims import all_claims
 from shared.publishing import quoted, table
 from shared.publishing.seven import SMALL_PICTURES
@@ -112,7 +113,8 @@ def test_seven_things_of_the_front_door_have_numbers_of_the_record_and_code():
 
 
 def test_the_front_door_counts_as_the_record_does():
-    assert table.counts_of(all_claims()) in " ".join(text_of("README.md").split())
+    on_record = [claim for claim in all_claims() if record.verdict(claim)]
+    assert table.counts_of(on_record) in " ".join(text_of("README.md").split())
 
 
 @pytest.mark.parametrize("page", PAGES)
