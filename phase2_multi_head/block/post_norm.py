@@ -65,11 +65,6 @@ def measure(run: Run) -> Numbers:
     return numbers
 
 
-def lost_without(n: Numbers, kind: str) -> float:
-    """How much the excess loss rises if the rates do not start small."""
-    return n[f"{kind}, without warm-up"] - n[f"{kind}, with warm-up"]
-
-
 def picture(found: Results) -> Figure:
     """The excess loss of each of the four."""
     fig, ax = plt.subplots(figsize=(7.6, 2.8), layout="constrained")
