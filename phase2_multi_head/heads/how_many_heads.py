@@ -99,6 +99,7 @@ CLAIMS = (
         rule="of one head's excess loss four heads leave at most 0.6",
         effect=lambda n: n["of one head's excess four heads leave"],
         at_most=0.6,
+        explored=10,
         oracle={"*": 0.5},
         null={"*": 1.0},
     ),
@@ -116,6 +117,7 @@ CLAIMS = (
         also=lambda n: (
             min(n[f"four heads, two layers, {relation}"] for relation in CORE_RELATIONS) >= 0.90
         ),
+        explored=10,
         oracle={
             "four heads, two layers, *": 1.0,
             "best fixed offset, *": 0.5,

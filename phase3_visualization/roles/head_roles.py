@@ -88,6 +88,7 @@ CLAIM = Claim(
     "find",
     effect=lambda n: n["other words that look there"],
     at_least=0.5,
+    explored=10,
     oracle={"*words that *": 0.9},
     null={"related words that find theirs": 0.9, "other words that look there": 0.1},
     revised="written after a look at five seeds",

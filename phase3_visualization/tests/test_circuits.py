@@ -325,6 +325,7 @@ def test_of_heads_that_restore_little_the_best_read_is_told(monkeypatch):
         decodable.Head("0.0", 0.7, 0.05),
         decodable.Head("0.1", 0.9, 0.02),
         decodable.Head("1.0", 1.0, 0.8),
+        decodable.Head("1.1", 0.95, -0.6),
     ]
     blank = SimpleNamespace(model=None, recipe=None)
     monkeypatch.setattr(decodable, "load_multi_head_model", lambda *_: blank)

@@ -121,6 +121,7 @@ CLAIMS = (
             and n["wrong without previous-token heads"] >= 0.5
             and n["wrong without the others"] <= 0.1
         ),
+        explored=10,
         oracle={"by path, keys": 0.95, "wrong without previous-token heads": 0.9, "*": 0.0},
         null={"by path, past layer 1": 0.1, "by path, *": 0.3, "*": 0.1},
         revised="was two claims, one for the path and one for the ablation",
