@@ -153,7 +153,7 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="A probe reads the subject from heads that bring back nothing of the answer",
+    title="A probe reads the subject from heads\nthat bring back nothing of the answer",
     note="two layers of four heads, by layer.head · at hidden verbs whose subject decides",
     answer="A probe has {n[read from the best of them]:.0%} right from a head that restores a "
     "tenth of the answer or less; before training {n[read from the best head before training]:.0%}",

@@ -113,7 +113,7 @@ def test_report_escapes_and_leaves_nothing_out(report):
         "0.5  &lt;on record&gt;",
         "after a look at seeds 0 to 9: it rained",
         'href="../phase1_single_head/parts/scaling.py"',  # code is linked where it is there
-        "One seed would often have misled",  # a surprise without a picture
+        "Small models of real text do not look things up",  # a surprise without a picture
     ):
         assert said in page, said
     for name in DRAWN:
