@@ -8,6 +8,7 @@ model before training, too, since a probe may find what nobody has put there.
 """
 
 from dataclasses import dataclass
+from itertools import chain
 
 import matplotlib.pyplot as plt
 import torch
@@ -28,18 +29,17 @@ from shared.visualization_utils import BLUE, GREY
 
 SENTENCES, QUICK_SENTENCES = 600, 50  # held-out; about half have a verb with a rival
 READABLE, UNUSED = 0.8, 0.1  # share that the probe has right, and share of the answer changed
-KINDS = {
-    noun: number
-    for number, pairs in enumerate(SUBJECTS.values())
-    for pair in pairs
-    for noun in pair
-}
+KINDS = list(SUBJECTS)  # of nouns: animal, person, vehicle, toy
 
 
 def kinds_of(tokens: Tensor, subject: Tensor) -> Tensor:
     """Returns the kind of the subject of each text: tokens (B, T), subject (B,) -> (B,)."""
+    kinds = {}
+    for number, kind in enumerate(KINDS):
+        for noun in chain(*SUBJECTS[kind]):
+            kinds[noun] = number
     nouns = decode(tokens[torch.arange(len(tokens)), subject].tolist())
-    return torch.tensor([KINDS[noun] for noun in nouns])
+    return torch.tensor([kinds[noun] for noun in nouns])
 
 
 def probed(features: Tensor, kinds: Tensor) -> float:
@@ -52,7 +52,7 @@ def probed(features: Tensor, kinds: Tensor) -> float:
     spread = features[:half].std(dim=0).clamp(min=1e-12)
     features = (features - features[:half].mean(dim=0)) / spread
     features = F.pad(features, (0, 1), value=1.0)  # (N, d) -> (N, d + 1), with a constant
-    wanted = F.one_hot(kinds, len(SUBJECTS)).to(features.dtype)
+    wanted = F.one_hot(kinds, len(KINDS)).to(features.dtype)
     learned = features[:half]
     gram = learned.T @ learned + 1e-3 * torch.eye(features.size(1), dtype=features.dtype)
     probe = torch.linalg.solve(gram, learned.T @ wanted[:half])

@@ -200,9 +200,11 @@ CLAIMS = (
         "count what a model gets right",
         rule="replaced by their mean one at a time, and added up, the induction heads cost at most "
         "0.3 of the answers that all of them together cost, and at least half of the margin",
-        effect=lambda n: n["margin lost, each alone"] / n["margin lost, all together"],
-        at_least=0.5,
-        also=lambda n: n["answers lost, each alone"] <= 0.3 * n["answers lost, all together"],
+        # That parts of the margin nearly add up is algebra, since heads of the last layer add into
+        # one stream. That hardly an answer falls with one of them is not.
+        effect=lambda n: n["answers lost, each alone"] / n["answers lost, all together"],
+        at_most=0.3,
+        also=lambda n: n["margin lost, each alone"] >= 0.5 * n["margin lost, all together"],
         oracle={"margin*": 8.0, "answers lost, all together": 0.98, "answers*": 0.1},
         # Heads that do stand in for each other cost neither answers nor margin alone.
         null={"*, all together": 1.0, "*": 0.05},

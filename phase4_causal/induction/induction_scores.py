@@ -113,7 +113,7 @@ def train_repeater(
     *,
     most_before: int = 0,
 ) -> ToyTransformer:
-    """Train a model, and return it; those of one seed see the same batches.
+    """Train a model, and return it; those of one seed and one most_before see the same batches.
 
     most_before: how many words may stand before the block, as in repeated_sequences. After the
     first steps the learning rate stays the same, so that a sudden fall is not the schedule's doing.

@@ -156,7 +156,7 @@ def test_what_induction_heads_cost_is_added_up_head_by_head(monkeypatch):
     assert found["nats lost, all together"] == pytest.approx(found["nats lost, each alone"])
 
 
-def test_three_models_learn_the_same_batches_with_positions_of_their_own(monkeypatch):
+def test_three_models_learn_as_long_with_positions_or_beginnings_of_their_own(monkeypatch):
     trained = []
     monkeypatch.setattr(
         new_places, "train_repeater", lambda *given, **more: trained.append((*given, more))

@@ -18,6 +18,7 @@ from pathlib import Path
 from shared import paths
 from shared.evidence import findings, record
 from shared.evidence.claims import all_claims
+from shared.plan import PLANS
 
 PLAIN = r"-?\d[\d,]*(?:\.\d+)?"
 NUMBER = re.compile(
@@ -58,6 +59,19 @@ def recorded_verdict(marked: re.Match) -> str:
     (claim,) = [claim for claim in all_claims() if claim.id == name]
     found = record.known(claim)
     return f"{found.held} of {found.seeds}<!--verdict {name}-->"
+
+
+def quoted_experiments() -> set[str]:
+    """Returns the modules whose numbers the pages quote, on record or not."""
+    scripts = []
+    for plan in PLANS.values():
+        scripts += plan.all
+    found = set()
+    for page in quoting_pages():
+        for marked in NUMBER.finditer(page.read_text(encoding="utf-8")):
+            ending = f".{marked['experiment']}"
+            found.update(module for module in scripts if f".{module}".endswith(ending))
+    return found
 
 
 def with_record(text: str) -> str:

@@ -440,6 +440,7 @@ def small_course(tmp_path, monkeypatch):
     monkeypatch.setattr(course, "processes", lambda: nullcontext(pool))
     monkeypatch.setattr(replicate, "REPLICATIONS", tmp_path)
     monkeypatch.setattr(replicate, "PLANS", {"phase1": Plan(train=(), scripts=(WATER,))})
+    monkeypatch.setattr(quoted, "quoted_experiments", lambda: {WATER})
     return calls, broken
 
 
@@ -508,8 +509,8 @@ def test_a_part_of_the_ten_seeds_is_compared_and_not_recorded(
     assert "numbers could be compared" in capsys.readouterr().out
 
 
-def test_what_lacks_a_package_is_left_out_and_said_so(monkeypatch, capsys, recorded):
-    recorded(rows(TEN))
+def test_what_lacks_a_package_is_left_out_and_said_so(monkeypatch, capsys):
+    monkeypatch.setattr(quoted, "quoted_experiments", lambda: {WATER})
     lacking, quiet = "a.lacking", "a.quiet"
     plan = Plan(train=(), scripts=(lacking, WATER, quiet))
     monkeypatch.setattr(replicate, "PLANS", {"phase1": plan})
@@ -519,6 +520,14 @@ def test_what_lacks_a_package_is_left_out_and_said_so(monkeypatch, capsys, recor
     assert replicate.chosen([paths.ROOT / "a" / "quiet.py"], []) == [quiet]
     with pytest.raises(ValueError, match=r"nothing is recorded of README\.md"):
         replicate.chosen([paths.ROOT / "README.md"], [])
+
+
+def test_what_pages_quote_is_measured_even_if_there_is_no_record_yet(monkeypatch, tmp_path):
+    page = tmp_path / "README.md"
+    page.write_text("1<!--scaling: a--> 2<!--order.positions: b--> 3<!--fire: c-->")
+    monkeypatch.setattr(quoted, "quoting_pages", lambda: [page])
+    expected = {"phase1_single_head.parts.scaling", "phase1_single_head.order.positions"}
+    assert quoted.quoted_experiments() == expected
 
 
 def test_new_rows_take_the_place_of_what_an_experiment_had():
