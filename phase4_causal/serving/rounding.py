@@ -71,8 +71,8 @@ CLAIMS = (
     Claim(
         id="few-bits-keys",
         text="In 2 bits SmolLM2-135M bears keys that are rounded by channel, over 64 tokens, much "
-        "better than keys that are rounded by word (values by word; one model, of which a seed draws "
-        "an excerpt to read)",
+        "better than keys that are rounded by word, with values by word (one model; a seed draws "
+        "the excerpt that it reads)",
         source="Liu et al. 2024 (KIVI), section 3, of larger models",
         rule="by word it costs 0.2 nats a token or more, by channel half of this or less",
         effect=lambda n: (
