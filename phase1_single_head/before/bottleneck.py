@@ -175,6 +175,7 @@ CLAIMS = (
         oracle={"*, lead": 0.3},
         # What is read last is kept, whatever the direction.
         null={"forwards, *, lead": -0.3, "backwards, *, lead": 0.3},
+        revised="committed after a run of seed 0, as it had been written before",
         explored=10,
     ),
 )

@@ -127,6 +127,7 @@ CLAIMS = (
         ),
         oracle={"right, as trained, 256 facts": 0.6, "*": 1.0},
         null={"*": 1.0},
+        revised="committed after a look at ten seeds, with its numbers as first thought of",
         explored=0,
     ),
 )
