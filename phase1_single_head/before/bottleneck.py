@@ -203,12 +203,13 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="Without attention most of a long string is lost",
+    title="Without attention most of a long string is lost;\nwhat is written first is kept best",
     note=f"trained {STEPS} steps · each letter after the right ones",
     answer="Of 24 letters {n[none, 24 letters]:.0%} pass one vector of 64 numbers, "
-    "{n[Luong, 24 letters]:.0%} pass with attention. Without it more is right of the "
-    "quarter that is written first than of the last: {n[forwards, right letters, lead]:.0%} of its "
-    "letters if they are written forwards, {n[backwards, right letters, lead]:.0%} if backwards",
+    "{n[Luong, 24 letters]:.0%} pass with attention. Without it the quarter that "
+    "is written first keeps a larger share of its letters than the quarter that is written last: "
+    "{n[forwards, right letters, lead]:.2f} more if the string is written forwards, "
+    "{n[backwards, right letters, lead]:.2f} more if it is written backwards",
 )
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from phase1_single_head.order.position_encodings import RotarySelfAttention
 from phase1_single_head.self_attention import SelfAttention
 from shared import charts
-from shared.evidence.claims import Claim, Numbers
+from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.tasks import COPY, FIRST_PLACE, REVERSE, SymbolMover, train_mover
 from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE
@@ -72,27 +72,6 @@ def measure(run: Run) -> Numbers:
     return found
 
 
-CLAIM = Claim(
-    id="rotary-longer",
-    text="Rotary positions go on to strings twice as long as in training, sinusoidal and learned "
-    "ones do not: one block with one head that copies from 3 places before, trained 150 steps on "
-    "strings of 16",
-    source="Su et al. 2021, abstract; Vaswani et al. 2017, section 3.5, where sinusoidal ones "
-    "'may' go on",
-    rule="of strings of 32 rotary at least 0.3 above sinusoidal and above learned; and at least "
-    "0.9",
-    effect=lambda n: (
-        n["rotary, copy of 32"] - max(n["sinusoidal, copy of 32"], n["learned, copy of 32"])
-    ),
-    at_least=0.3,
-    also=lambda n: n["rotary, copy of 32"] >= 0.9,
-    oracle={"rotary, *": 1.0, "*": 0.24},
-    null={"*": 0.24},
-    revised="was rotary alone, 0.95 at all lengths up to 256",
-    explored=10,
-)
-
-
 def picture(found: Results) -> Figure:
     """Left: a task that asks for a place. Right: one that asks for a distance."""
     sizes = {"figsize": (8.8, 4.6), "width_ratios": (2, 3)}
@@ -111,7 +90,7 @@ def picture(found: Results) -> Figure:
 
 main = Experiment(
     measure,
-    [CLAIM],
+    (),
     picture,
     title="Only rotary positions still copy at twice the length of training",
     note=f"trained {STEPS} steps on strings of {LENGTH}",

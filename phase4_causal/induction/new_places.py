@@ -82,8 +82,9 @@ CLAIMS = (
     Claim(
         id="induction-places",
         text="With sinusoidal positions an induction head knows places, too: blocks that begin at "
-        "place 17, where no first copy stood in training, are hardly continued; with rotary "
-        "positions, which know distances alone, they are (two layers of four heads)",
+        "place 17, after 16 other words, where no first copy stood in training, are hardly "
+        "continued; with rotary positions, which know distances alone, they are (two layers of "
+        "four heads)",
         source="our question to Olsson et al. 2022, argument 4",
         rule="of late blocks at most 0.3 is right with sinusoidal positions, and 0.9 or more with "
         "rotary ones",

@@ -176,25 +176,13 @@ def measure(run: Run) -> Numbers:
 ON_TEXT = "on the characters of Python's own reference"
 CLAIMS = (
     Claim(
-        id="text-previous-token",
-        text="A head that looks at the token before carries over to a real text: two layers of "
-        f"four rotary heads, trained {STEPS:,} steps {ON_TEXT}",
-        source="Elhage et al. 2021; in the course's own toy task they have it",
-        rule=f"in a stretch that is new, the best head gives {NAMED_FROM} or more of its weight to "
-        "the character before; chosen on one half of the stretches, scored on the other",
-        effect=lambda n: n["weight on the token before, text"],
-        at_least=NAMED_FROM,
-        oracle={"*": 0.9},
-        null={"*": 0.02},
-        explored=8,
-    ),
-    Claim(
         id="text-induction",
         text="An induction head carries over to a real text: two layers of four rotary heads, "
         f"trained {STEPS:,} steps {ON_TEXT}, look up what came next last time",
         source="Olsson et al. 2022, of larger models; in the course's own toy task they have it",
         rule=f"in a stretch that comes twice, the best head gives {NAMED_FROM} or more of its "
-        "weight to what came next in the first copy; chosen and scored as for the token before",
+        "weight to what came next in the first copy; chosen on one half of the stretches, "
+        "scored on the other",
         effect=lambda n: n["weight on what came next, text"],
         at_least=NAMED_FROM,
         oracle={"*": 0.9},

@@ -1,12 +1,13 @@
-"""Which numbers does the front door show as dots? Four of its seven findings have a small picture.
+"""Which numbers does the front door show as dots? Each of its seven findings has a small picture.
 
 A picture has a line for each quantity. On it stand the ten values of the record, shaded where the
 next seed falls, which is also written above. Type is large, since README shows a picture 420 pixels
 wide. Nothing is measured here, and no run is needed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -15,61 +16,96 @@ from matplotlib.ticker import PercentFormatter
 
 from shared import paths
 from shared.evidence import findings, record
+from shared.evidence.claims import Numbers
 from shared.visualization_utils import BLUE, INK, QUIET, RED, save_figure, theme
 
 SIZE, DPI = (4.2, 2.1), 100  # inches; README's width, so that a point of type keeps its size
 TYPE = 12
+MOST_SHARES = 10  # where the axis of even shares ends
 
 
 @dataclass(frozen=True)
 class DotPicture:
-    """What is counted, in which experiment, and for each line its label and its number.
+    """What is counted, in which experiment, and for each line its label and what it shows.
 
     The last line is the surprise. most is where the axis ends.
     """
 
     unit: str
     experiment: str
-    lines: Mapping[str, str]
+    lines: Mapping[str, Callable[[Numbers], float]]
     most: float = 1
     written: str = "{:.0%}"
 
 
 SMALL_PICTURES = {
+    "bottleneck": DotPicture(
+        "right, written first minus written last",
+        "before.bottleneck",
+        {
+            "it writes forwards": itemgetter("forwards, right letters, lead"),
+            "it writes backwards": itemgetter("backwards, right letters, lead"),
+        },
+    ),
     "scaling": DotPicture(
         "answers right after 300 steps, d_k = 64",
         "parts.scaling",
         {
-            "divided by √d_k": "divided, best rate",
-            "not divided": "not divided, best rate",
-            "not divided, smaller start": "smaller W_q, best rate",
+            "divided by √d_k": itemgetter("divided, best rate"),
+            "not divided": itemgetter("not divided, best rate"),
+            "not divided, smaller start": itemgetter("smaller W_q, best rate"),
         },
+    ),
+    "long_path": DotPicture(
+        "even shares that the first of 512 words has",
+        "reading.long_path",
+        {
+            "LSTM, customary gates": itemgetter("LSTM, bias 1, even shares of the first of 512"),
+            "attention": itemgetter("attention, even shares of the first of 512"),
+            "LSTM, gates wide open": itemgetter("LSTM, bias 5, even shares of the first of 512"),
+        },
+        most=MOST_SHARES,
+        written="{:.1f}",
     ),
     "lookers": DotPicture(
         "of a hidden verb's answer, brought back",
         "circuits.pattern_used",
         {
-            "by the head that carries it": "restored, most of all heads",
-            "by another head that looks there": "restored, least of the heads that look",
+            "by the head that carries it": itemgetter("restored, most of all heads"),
+            "by another head that looks there": itemgetter(
+                "restored, least of the heads that look"
+            ),
         },
     ),
     "coreference": DotPicture(
         "of 40 pairs with “it”, one of 72 heads",
         "pretrained.coreference",
         {
-            "both right": "both right",
-            "both wrong": "both wrong",
-            "same noun twice": "the same noun in both",
+            "both right": itemgetter("both right"),
+            "both wrong": itemgetter("both wrong"),
+            "same noun twice": itemgetter("the same noun in both"),
         },
         most=40,
         written="{:.0f}",
     ),
     "induction": DotPicture(
-        "answers lost without induction heads",
+        "each alone, added up, of what all cost",
         "induction.induction",
         {
-            "one by one, summed": "answers lost, each alone",
-            "all together": "answers lost, all together",
+            "of the lead of the answer": lambda n: (
+                n["margin lost, each alone"] / n["margin lost, all together"]
+            ),
+            "of the right answers": lambda n: (
+                n["answers lost, each alone"] / n["answers lost, all together"]
+            ),
+        },
+    ),
+    "real_text": DotPicture(
+        "weight of the best head on what came next",
+        "own_text.four_questions",
+        {
+            "made-up sequences": itemgetter("weight on what came next, toy"),
+            "a real text": itemgetter("weight on what came next, text"),
         },
     ),
 }
@@ -80,9 +116,9 @@ def draw_dots(small: DotPicture) -> tuple[Figure, str]:
     runs = record.runs(record.full_name(small.experiment))
     fig, ax = plt.subplots(figsize=SIZE, layout="constrained")
     said = []
-    for row, (label, name) in enumerate(small.lines.items()):
+    for row, (label, number) in enumerate(small.lines.items()):
         color = RED if row == len(small.lines) - 1 else BLUE
-        values = [numbers[name] for numbers in runs]
+        values = [number(numbers) for numbers in runs]
         low, high = record.next_seed(values)
         text = findings.between((low, high), small.written.format, "–").replace("%–", "–")
         said.append(f"{label} {text}")

@@ -199,14 +199,14 @@ def test_a_record_is_written_and_read(tmp_path):
     record.write(rows([1 / 3, 2048, 3e-9, *TEN[3:]][::-1], seed=SEEDS[::-1], code="12345678"), path)
     start = f"{WATER},wetness,"
     assert path.read_text().splitlines()[1:4] == [
-        f"{start}100,AMD,2,12345678,0.3333",
+        f"{start}500,AMD,2,12345678,0.3333",
         f"{start}101,AMD,2,12345678,2048",
         f"{start}102,AMD,2,12345678,3e-09",
     ]
     assert record.read(path).loc[1, "code"] == "12345678"
     before = path.read_bytes()
-    for wrong in (rows(TEN[:9]), rows(TEN, seed=range(101, 111)), rows(TEN, seed=[100] * 10)):
-        with pytest.raises(ValueError, match=f"{WATER}: wetness: not seeds 100 to 109"):
+    for wrong in (rows(TEN[:9]), rows(TEN, seed=range(501, 511)), rows(TEN, seed=[500] * 10)):
+        with pytest.raises(ValueError, match=f"{WATER}: wetness: not seeds 500 to 509"):
             record.write(wrong, path)
     assert path.read_bytes() == before, "what could not be read again is not written"
 
@@ -450,7 +450,7 @@ def test_a_replication_that_was_stopped_goes_on_with_the_next_seed(small_course,
     pieces = replicate.pieces_of([WATER], SEEDS[:3])
     with pytest.raises(SystemExit, match="1"):
         replicate.measure_missing(pieces)
-    assert calls == [100, 101]
+    assert calls == [500, 501]
     broken.clear()
     calls.clear()
     for _ in range(2):
@@ -475,13 +475,13 @@ def test_a_kept_run_is_worthless_only_if_a_file_has_changed_that_its_script_impo
     for name, text in texts.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
-    before = replicate.pieces_of(["a.script"], [100])
+    before = replicate.pieces_of(["a.script"], [500])
     for name in texts:
         (tmp_path / name).write_text(texts[name] + "\nx = 1", encoding="utf-8")
         stays = name in ("c/other.py", "tests/test_script.py")
-        assert (replicate.pieces_of(["a.script"], [100]) == before) == stays, name
+        assert (replicate.pieces_of(["a.script"], [500]) == before) == stays, name
         (tmp_path / name).write_text(texts[name], encoding="utf-8")
-    assert replicate.pieces_of(["a.script"], [100]) == before
+    assert replicate.pieces_of(["a.script"], [500]) == before
 
 
 def test_ten_seeds_become_the_record_and_others_are_compared(small_course, monkeypatch, capsys):
@@ -496,7 +496,7 @@ def test_ten_seeds_become_the_record_and_others_are_compared(small_course, monke
 
 
 @pytest.mark.parametrize(
-    "options", ["--seeds 3", "--seed 101", "--seed 99 --seeds 12", "--compare"]
+    "options", ["--seeds 3", "--seed 501", "--seed 499 --seeds 12", "--compare"]
 )
 def test_a_part_of_the_ten_seeds_is_compared_and_not_recorded(
     options, small_course, recorded, monkeypatch, capsys
@@ -533,7 +533,7 @@ def test_what_pages_quote_is_measured_even_if_there_is_no_record_yet(monkeypatch
 def test_new_rows_take_the_place_of_what_an_experiment_had():
     before = pd.concat([rows(TEN), rows([6.0], experiment="fire", code="0ld")])
     scaling = "phase1_single_head.parts.scaling"
-    measured = {scaling: {100: {"heat": 7}}, WATER: {100: {"heat": 8}}}
+    measured = {scaling: {500: {"heat": 7}}, WATER: {500: {"heat": 8}}}
     after = replicate.with_rows(before, measured)
     assert after["value"].tolist() == [6, 7, 8]
     assert after["code"].tolist()[:2] == ["0ld", replicate.hash_of_files([scaling])]
