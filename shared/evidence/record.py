@@ -17,7 +17,7 @@ import pandas as pd
 from shared import paths
 from shared.evidence.claims import Claim, Numbers, Verdict
 
-SEEDS = range(100, 110)
+SEEDS = range(500, 510)
 SEEDS_IN_WORDS = f"seeds {SEEDS[0]} to {SEEDS[-1]}"
 HALF_WIDTH = 2.262 * (1 + 1 / len(SEEDS)) ** 0.5  # of an interval, in standard deviations
 FACTOR = 3  # a positive number that varies by more is judged by its logarithm
