@@ -200,8 +200,8 @@ def test_a_record_is_written_and_read(tmp_path):
     start = f"{WATER},wetness,"
     assert path.read_text().splitlines()[1:4] == [
         f"{start}500,AMD,2,12345678,0.3333",
-        f"{start}101,AMD,2,12345678,2048",
-        f"{start}102,AMD,2,12345678,3e-09",
+        f"{start}501,AMD,2,12345678,2048",
+        f"{start}502,AMD,2,12345678,3e-09",
     ]
     assert record.read(path).loc[1, "code"] == "12345678"
     before = path.read_bytes()
@@ -455,9 +455,9 @@ def test_a_replication_that_was_stopped_goes_on_with_the_next_seed(small_course,
     calls.clear()
     for _ in range(2):
         replicate.measure_missing(pieces)
-        assert calls == [101, 102], "only what is missing"
+        assert calls == [501, 502], "only what is missing"
     measured = replicate.kept_numbers(pieces)
-    assert list(measured[WATER].values()) == wet(0.1, 0.101, 0.102)
+    assert list(measured[WATER].values()) == wet(0.5, 0.501, 0.502)
 
 
 def test_a_kept_run_is_worthless_only_if_a_file_has_changed_that_its_script_imports(
