@@ -1,8 +1,8 @@
 """Which numbers does the front door show as dots? Each of its seven findings has a small picture.
 
-A picture has a line for each quantity. On it stand the ten values of the record, shaded where the
-next seed falls, which is also written above. Type is large, since README shows a picture 420 pixels
-wide. Nothing is measured here, and no run is needed.
+A picture has a line for each quantity. On it stand the ten values of the record; the lowest and the
+highest are written above. Type is large, since README shows a picture 420 pixels wide. Nothing is
+measured here, and no run is needed.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ class DotPicture:
     experiment: str
     lines: Mapping[str, Callable[[Numbers], float]]
     most: float = 1
-    written: str = "{:.0%}"
+    written: str = "{:z.0%}"  # z: never -0%
 
 
 SMALL_PICTURES = {
@@ -119,11 +119,10 @@ def draw_dots(small: DotPicture) -> tuple[Figure, str]:
     for row, (label, number) in enumerate(small.lines.items()):
         color = RED if row == len(small.lines) - 1 else BLUE
         values = [number(numbers) for numbers in runs]
-        low, high = record.next_seed(values)
+        low, high = min(values), max(values)
         text = findings.between((low, high), small.written.format, "–").replace("%–", "–")
         said.append(f"{label} {text}")
         ax.hlines(row, 0, small.most, color="#d5dade", linewidth=1, zorder=0)
-        ax.hlines(row, low, high, color=color, alpha=0.2, linewidth=7, zorder=0)
         height = [row] * len(values)
         ax.scatter(values, height, s=64, color=color, alpha=0.45, linewidth=0, clip_on=False)
         above = row - 0.27
