@@ -2,7 +2,8 @@
 
 Another seed or another processor trains other models, so rules choose the sentences:
 
-    landings            where the page opens: a hidden word that needs a head with a name
+    landings            where the page opens: a hidden word that needs a head with a name,
+    teaching_first      and that the model learned to guess
     hidden_verb         a verb that loses much without the head that hidden verbs need most
     pretty_line         a hidden word whose thickest line does not go to the word that it needs
     one_word_changed    a short sentence, and another word for each of its words
@@ -31,13 +32,14 @@ from shared.attention_utils import causal_mask, padding_mask
 from shared.grammar.best_reader import KIND
 from shared.grammar.scores import DIRECTIONS, relation_name
 from shared.tasks import NOUNS
-from shared.toy_language import MASK_ID, START_ID, VERBS, Sentence, encode
+from shared.toy_language import MASK_ID, SPECIAL, START_ID, VERBS, Sentence, encode
 from shared.training import Trained
 
 LONGEST = 10  # words, so that a sentence fits a phone
 SHORT = 7  # words: with <start> each of four heads cut wrongly holds two of them
 APART = 3  # places from a hidden word to the word that its head looks at, so never a neighbour
 LEAST = 0.2  # nats that a head is worth
+SHOWN_GUESSES = 5  # of a model, below the sentence
 TIES = ("verb-subject", "verb-place")  # the second is tried only if no head has the first
 
 
@@ -122,6 +124,34 @@ def landings(trained: Trained, heads: list[list[dict]]) -> list[dict]:
         ((verb, _),) = view["relations"]["verb-subject"]
         costliest[view["words"][verb]] = view
     return sorted(costliest.values(), key=lambda view: -view["cost"])
+
+
+@torch.no_grad()
+def words_before(trained: Trained, view: dict) -> int:
+    """Returns how many words the model finds likelier than the hidden one."""
+    tokens = torch.tensor([encode(view["words"])])
+    hidden = view["hidden"]
+    truth = int(tokens[0, hidden])
+    tokens[0, hidden] = MASK_ID
+    logits, _ = trained.model(tokens)
+    guesses = logits[0, hidden]  # (1, T, V) -> (V,)
+    return int((guesses[len(SPECIAL) :] > guesses[truth]).sum())
+
+
+def teaching_first(views: list[dict], untrained: Trained, trained: Trained) -> list[dict]:
+    """Returns the views, first those that show what training teaches.
+
+    There the hidden word is not among the five best guesses before training, and is the best one at
+    the end. If it led from the beginning, by luck, dragging time would begin by getting worse.
+    """
+    learned, others = [], []
+    for view in views:
+        is_unknown = words_before(untrained, view) >= SHOWN_GUESSES
+        if is_unknown and words_before(trained, view) == 0:
+            learned.append(view)
+        else:
+            others.append(view)
+    return learned + others
 
 
 def has_rival(verb: str) -> bool:

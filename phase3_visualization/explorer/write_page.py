@@ -39,6 +39,8 @@ def page_data(both_sides: Trained, again: Trained, options: argparse.Namespace) 
     runs = models.two_trainings(both_sides, again)
     grow = growing.page_part()
     heads = runs[0]["stops"][-1]["heads"]
+    untrained = models.as_packed(both_sides.at_stage(0), "int8")
+    views = examples.landings(shown, heads)
     role_colors = {}
     for rule in itertools.chain(*grow["rules"][0].values()):
         role_colors[rule["name"]] = role_color(rule["name"])
@@ -57,7 +59,7 @@ def page_data(both_sides: Trained, again: Trained, options: argparse.Namespace) 
         "weight_map": {"light": ramp(WEIGHT_MAP), "dark": ramp(DARK_WEIGHT_MAP)},
         "role_colors": role_colors,
         "model": asdict(both_sides.recipe) | sizes,
-        "landings": examples.landings(shown, heads),
+        "landings": examples.teaching_first(views, untrained, shown),
         "layout": models.layout(both_sides.model.state_dict()),
         "runs": runs,
         "floor": round(models.grammar_loss(), 4),

@@ -512,7 +512,9 @@ def test_what_the_page_says_of_a_stop_is_true_of_the_numbers_that_it_has(checkpo
     assert moved < 0.005, "float16 moves no chance by a printed digit"
     found = {head["role"] for head in itertools.chain(*stop["heads"])} - {None}
     assert found and found <= set(data["role_colors"]), "after 120 steps there is a role"
-    assert data["landings"] == examples.landings(shipped, stop["heads"])
+    views = examples.landings(shipped, stop["heads"])
+    untrained = models.as_packed(trained.at_stage(0), "int8")
+    assert data["landings"] == examples.teaching_first(views, untrained, shipped)
     fitting = []
     for sentence, place in zip(sentences, hidden, strict=True):
         before, after = sentence.words[:place], sentence.words[place + 1 :]
@@ -557,6 +559,27 @@ def test_the_page_opens_where_its_head_counts_most(explorer_models, name, relati
         num_views += len(views)
     assert num_views > 5
     assert examples.landings(trained, [[{"role": "previous"}, nobody]]) == []
+
+
+def who_guesses(*words):
+    """As a model that finds these words likeliest, the first one most, whatever it reads."""
+    logits = torch.zeros(len(VOCABULARY))
+    logits[MASK_ID] = 99.0  # it is no word to say
+    for rank, word in enumerate(words):
+        logits[VOCABULARY.index(word)] = 50.0 - rank
+    return SimpleNamespace(model=lambda tokens: (logits.expand(*tokens.shape, -1), None))
+
+
+def test_the_page_opens_with_a_word_that_training_taught():
+    """Before training cats are sixth and dogs fifth; at the end cats are first, then come dogs."""
+    untrained = who_guesses("lake", "car", "truck", "boxes", "dogs", "cats", "teachers")
+    trained = who_guesses("cats", "dogs", "teachers")
+    views = []
+    for words in ("those dogs slept", "the teachers sat", "those cats slept", "these cats ran"):
+        views.append({"words": words.split(), "hidden": 1})
+    dogs, teachers, cats, more_cats = views
+    expected = [cats, more_cats, dogs, teachers]
+    assert examples.teaching_first(views, untrained, trained) == expected
 
 
 def test_the_hidden_verb_is_the_one_that_loses_most_without_the_head_that_verbs_need_most(

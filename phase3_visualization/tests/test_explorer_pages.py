@@ -361,7 +361,7 @@ def test_the_story_goes_by_keyboard_alone_and_is_scored(browser, explorer_addres
 
     assert count("#guesses .line") == 0 and "hides" not in page.inner_text("#words")
     guesses("lion")
-    assert "It does not know “lion”. No animals but: " in page.inner_text("#own-note")
+    assert "It does not know “lion”. The only animals it knows: " in page.inner_text("#own-note")
     assert count("#guesses .line") == 0, "nothing is told yet"
     guesses("cat")
     assert page.locator(".current .verdict b").inner_text().strip() in ("Right.", "No.")

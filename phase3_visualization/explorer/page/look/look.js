@@ -78,6 +78,7 @@ const Look = (() => {
 
   function redraw() {
     const now = seen();
+    byId("look").classList.toggle("covered", state.covered);
     drawSentence(now);
     drawGuesses(now);
     Time.draw(state);
@@ -111,7 +112,7 @@ const Look = (() => {
     badge.style.setProperty("--head", roleColor(role));
     if (role && Words.fits(role, state.words, state.query, language)) said.push(", ", badge);
     else if (role) said.push(element("span", { class: "quiet" }, `, whose name, ${role}, is not about this word`));
-    if (isOut) said.push(element("b", { class: "changed" }, ". Knocked out: nothing of it arrives."));
+    if (isOut) said.push(element("b", { class: "changed" }, ". Knocked out: what it sees no longer gets through."));
     return said;
   }
 
@@ -172,6 +173,7 @@ const Look = (() => {
     byId("knock").textContent = state.removed.length ? "put back what is knocked out"
       : many ? `break it: knock out ${set.join(" and ")}`
         : `${set === null ? "" : "break it: "}knock out head ${set?.[0] ?? here()}`;
+    byId("knock").hidden = state.covered; // first the bet
     byId("knock").dataset.heads = (set ?? [here()]).join("_");
     byId("breaks").textContent = state.covered || set === undefined ? ""
       : set === null ? "No three heads together change the best guess here."
@@ -256,8 +258,8 @@ const Look = (() => {
     press("hide", hide);
     on("to-own", "click", (event) => {
       event.preventDefault(); // the address is the stage's
-      set({}, "show");
-      byId("sentence").select();
+      byId("own").scrollIntoView({ block: "start" });
+      byId("sentence").focus({ preventScroll: true });
     });
     press("reset", () => set({ ...Levers.UNTOUCHED, removed: [] }, "reset"));
     on("large-card", "toggle", () => state && byId("large-card").open && redraw());

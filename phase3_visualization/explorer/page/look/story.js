@@ -52,8 +52,7 @@ const Story = (() => {
   function askWord() {
     const input = element("input", { type: "text", id: "own-guess", autocomplete: "off", autocapitalize: "none",
       spellcheck: "false", "aria-label": "your guess", "aria-describedby": "own-note" });
-    const form = element("form", { class: "row" }, input, element("button", { class: "main-button" }, "guess"),
-      button("show me", () => act({ covered: false }, "show")));
+    const form = element("form", { class: "row" }, input, element("button", { class: "main-button" }, "guess"));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       guessed();
@@ -157,7 +156,7 @@ const Story = (() => {
   function values({ state, stop, words, name, named, after }) {
     const place = asked ?? state;
     return {
-      known: language.words.length, step: stop.step, luck: stop.step ? "" : ", random numbers, so what leads is luck",
+      known: language.words.length, step: stop.step, luck: stop.step ? "" : "all weights are random, so any good guess is luck. ",
       truth: language.vocabulary[after.truth], chance: fixed(after.chance), best: language.vocabulary[after.best],
       named: named || "none", query: words[state.query], name, seed: Runs.get("0").seed,
       role: roleAt("0", place) ?? View.NO_ROLE, asked: Levers.nameOf(place.layer, place.head),

@@ -1,7 +1,7 @@
 // The words of the language: the sentence as it is typed, all words to choose from, and for one that the language does
 // not have, words that take its place.
 //
-// A word of ours that it lacks is answered by what it means ("elephant": no animals but cat, dog, fox), then by its
+// A word of ours that it lacks is answered by what it means ("elephant": the only animals it knows are cat, dog, fox), then by its
 // place ("after a noun comes a verb"), and by its letters ("caat": cat).
 "use strict";
 
@@ -10,7 +10,7 @@ const Words = (() => {
   const EXPLAINED = 3; // unknown words of a sentence
   const SHOWN = 30; // letters of one
 
-  const NAMES = { // as they are said after "no": "no animals but cat, dog, fox"
+  const NAMES = { // as they are said after "the only": "the only animals it knows: cat, dog, fox"
     determiner: "determiners", adjective: "adjectives", adverb: "adverbs", verb: "verbs", preposition: "prepositions",
     animal: "animals", person: "people", vehicle: "vehicles", toy: "small things", seat: "seats", bed: "beds and boxes",
     land: "open land", water: "water", road: "roads", building: "buildings",
@@ -74,7 +74,7 @@ const Words = (() => {
     const { groups, meanings, words } = language;
     const meaning = meaningOf(word, meanings);
     if (NO_SUCH[meaning]) return { says: NO_SUCH[meaning], words: [] };
-    if (meaning) return { says: `No ${NAMES[meaning]} but:`, words: someOf(meaning, groups, word) };
+    if (meaning) return { says: `The only ${NAMES[meaning]} it knows:`, words: someOf(meaning, groups, word) };
     const similar = nearestWords(word, words, 3, LIKE);
     const near = similar.filter((known) => Math.abs(known.length - word.length) < 2);
     if (near.length > 0) return { says: "Written much the same:", words: near };
