@@ -44,7 +44,15 @@ WEIGHT_MAP = LinearSegmentedColormap.from_list(
 SIGNED_MAP = LinearSegmentedColormap.from_list(  # below zero, zero, above
     "signed", [PURPLE, "white", GREEN]
 )
-RELATION_COLORS = {"determiner": BLUE, "subject": RED, "place": GREEN, "adjective": ORANGE}
+# What a head does has a hue of its own: in the live page blue is to press, and red is wrong.
+PLUM, VIOLET, OLIVE, AMBER, TAUPE = ROLE_PALETTE = (
+    "#90417d",
+    "#ac6fe7",
+    "#3d5806",
+    "#d67018",
+    "#9b7363",
+)
+RELATION_COLORS = {"determiner": PLUM, "subject": VIOLET, "place": OLIVE, "adjective": AMBER}
 
 THEME = {
     "figure.dpi": 100,
@@ -82,14 +90,14 @@ def role_color(role: str) -> str:
     """Returns the colour of what a head does.
 
     A relation has one for both directions ("verb → subject", "verb-subject"). A position or a
-    column is purple ("previous", "most → subject"), and "no name" is grey.
+    column is taupe ("previous", "most → subject"), and "no name" is grey.
     """
     if role == "no name":
         return GREY
     for word, color in RELATION_COLORS.items():
         if word in role and "most" not in role:
             return color
-    return PURPLE
+    return TAUPE
 
 
 def token_labels(tokens: Sequence[str]) -> list[str]:
@@ -344,9 +352,9 @@ def in_few_colors(images: Sequence[Image.Image], sides: Sequence[float] = (1,)) 
 
     The colours are those of weights, as bright as the sides of a block are, and shades of others.
     """
-    weights = WEIGHT_MAP(np.linspace(0, 1, 180 // len(sides)))[:, :3]
+    weights = WEIGHT_MAP(np.linspace(0, 1, 140 // len(sides)))[:, :3]
     parts = [side * weights for side in sides]
-    for color in (*PALETTE, INK, QUIET, GREY, HIDDEN):
+    for color in (*PALETTE, *ROLE_PALETTE, INK, QUIET, GREY, HIDDEN):
         parts.append(np.array(sns.blend_palette(["white", color], 8)))
     colors = (255 * np.concatenate(parts)).round().astype(np.int64)
     nearest = np.full(1 << 24, -1, dtype=np.int16)  # of our colours, for each that has come up

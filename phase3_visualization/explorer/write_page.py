@@ -41,9 +41,11 @@ def page_data(both_sides: Trained, again: Trained, options: argparse.Namespace) 
     heads = runs[0]["stops"][-1]["heads"]
     untrained = models.as_packed(both_sides.at_stage(0), "int8")
     views = examples.landings(shown, heads)
-    role_colors = {}
+    role_colors = {"light": {}, "dark": {}}
     for rule in itertools.chain(*grow["rules"][0].values()):
-        role_colors[rule["name"]] = role_color(rule["name"])
+        color = role_color(rule["name"])
+        role_colors["light"][rule["name"]] = color
+        role_colors["dark"][rule["name"]] = on_dark(color)
     sizes = {
         "num_words": len(VOCABULARY),
         "max_length": len(both_sides.model.positions),
@@ -66,6 +68,11 @@ def page_data(both_sides: Trained, again: Trained, options: argparse.Namespace) 
         "wagers": wagers.data(shown, options),
         "grow": grow,
     }
+
+
+def on_dark(color: str) -> str:
+    """Returns the colour half-way to white: on the dark page it stands out at least 3 to 1."""
+    return to_hex(sns.blend_palette([color, "white"], 3)[1])
 
 
 def ramp(colors: Colormap) -> list[str]:

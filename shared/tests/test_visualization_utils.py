@@ -17,6 +17,7 @@ from shared.visualization_utils import (
     GREY,
     INK,
     PALETTE,
+    ROLE_PALETTE,
     WEIGHT_MAP,
     headline,
     label_ends,
@@ -52,13 +53,17 @@ def test_heatmap_shows_queries_down_keys_across_and_hatches_hidden_cells():
 def test_colours_are_told_apart_whatever_the_kind_of_colour_blindness(kind):
     """A distance of 1 in CAM02-UCS is just seen side by side; most keep twenty times that."""
     named = np.array([to_rgb(color) for color in (*PALETTE, GREY, INK)])
+    roles = np.array([to_rgb(color) for color in (*ROLE_PALETTE, GREY, INK)])
     weights = WEIGHT_MAP(np.linspace(0, 1, 21))[:, :3]
     if kind:  # as they are seen then (Machado et al. 2009)
         space = {"name": "sRGB1+CVD", "cvd_type": kind, "severity": 100}
         named = cspace_convert(named, space, "sRGB1").clip(0, 1)
+        roles = cspace_convert(roles, space, "sRGB1").clip(0, 1)
         weights = cspace_convert(weights, space, "sRGB1").clip(0, 1)
     for one, other in itertools.combinations(named, 2):
         assert deltaE(one, other, input_space="sRGB1") > (13 if kind == "tritanomaly" else 20)
+    for one, other in itertools.combinations(roles, 2):
+        assert deltaE(one, other, input_space="sRGB1") > (12 if kind == "tritanomaly" else 18)
     lightness = cspace_convert(weights, "sRGB1", "CAM02-UCS")[:, 0]
     assert all(np.diff(lightness) < -2), "a larger weight must be darker for everybody"
     assert to_hex(WEIGHT_MAP(0.0)) == "#ffffff", "a weight of zero is the ground"
