@@ -41,12 +41,19 @@ SETUP_NUMBERS = {  # what the texts may name beside the record
 
 
 class Span(NamedTuple):
-    """Where the next seed falls. In a text it reads "0.30 to 0.44", or as one number."""
+    """Where the next seed falls. In a text it reads "0.30 to 0.44", or as one number.
+
+    A share that is written as a percentage, such as :.0%, reads "30 to 44 %".
+    """
 
     low: float
     high: float
 
     def __format__(self, written: str) -> str:
+        if written.endswith("%"):
+            digits = written.replace("%", "f")
+            shares = findings.between(self, lambda share: format(100 * share, digits))
+            return f"{shares}\u00a0%"
         return findings.between(self, lambda value: format(value, written))
 
 

@@ -629,6 +629,28 @@ def test_the_right_answer_holds_every_published_number_and_the_interval_that_is_
     assert wager["span"] == pytest.approx(interval, rel=2e-3)
 
 
+ONE_NUMBER = r"\d+(?:\.\d+)?(?: to \d+(?:\.\d+)?)?"
+
+
+@pytest.mark.parametrize("wager", wagers.wagers(), ids=lambda wager: wager["title"])
+def test_a_scene_is_short_and_no_sentence_of_an_answer_has_two_numbers(wager):
+    assert len(wager["setup"].split()) <= 20
+    for beat in ("answer", "means", "beside", "why"):
+        for sentence in re.split(r"(?<=[.:?])\s", wager.get(beat, "")):
+            assert len(re.findall(ONE_NUMBER, sentence)) <= 1, sentence
+    if wager["span"] and "decides" not in wager:  # the large number is that of the record
+        (told,) = re.findall(ONE_NUMBER, wager["answer"])
+        unit = 100 if "%" in wager["answer"] else 1
+        ends = [float(end) for end in told.split(" to ")]
+        assert ends == pytest.approx([unit * end for end in wager["span"]], abs=0.5)
+
+
+def test_an_interval_is_written_with_its_unit_once():
+    assert f"{wagers.Span(0.237, 0.257):.0%}" == "24 to 26\u00a0%"
+    assert f"{wagers.Span(0.998, 1.0):.0%}" == "100\u00a0%"
+    assert f"{wagers.Span(11.19, 13.3):.1f}" == "11.2 to 13.3"
+
+
 def test_the_lessons_have_the_places_that_the_page_links_to(explorer_data):
     links = [wager["lesson"] for wager in explorer_data["wagers"]["list"]]
     pages = {paths.place(source): source for source in sources()}

@@ -420,13 +420,79 @@ def test_the_verdict_is_explained_and_the_interval_that_decides_is_drawn_to_scal
 ):
     for number, wager in enumerate(explorer_data["wagers"]["list"], start=1):
         opens(page, f"view=break&wager={number}&answers=bbbbbb")
+        page.evaluate(UNFOLD, "break")
         said = page.inner_text("#break-verdict")
-        assert wager["answer"] in said and wager["why"] in said
+        for beat in ("answer", "means", "beside", "why"):
+            assert wager.get(beat, "") in said
         if wager["span"]:
             low, _ = wager.get("decides", wager)["bands"][wager["right"]]
             (band, _), (start, width) = page.evaluate(DRAWN)
             ends = [band * end / float(low) for end in wager["span"]]
             assert [start, start + width] == pytest.approx(ends, rel=1e-3)
+
+
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+def test_before_a_bet_a_picture_stands_beside_it_and_gives_nothing_away(
+    browser, explorer_address, explorer_data
+):
+    errors, size = [], {"width": 1440, "height": 900}
+    page = open_watched(browser, f"{explorer_address}#view=break", errors, viewport=size)
+    for number, wager in enumerate(explorer_data["wagers"]["list"], start=1):
+        opens(page, f"view=break&wager={number}")
+        ask, live = (page.locator(f"#break-{part}").bounding_box() for part in ("ask", "live"))
+        assert live["x"] > ask["x"] + ask["width"] and live["y"] < ask["y"]
+        assert page.locator("#break-live :is(canvas, svg, .cells, .sees, .move):visible").count()
+        verdict = [wager.get(beat, "") for beat in ("answer", "means", "beside", "why")]
+        told = NUMBER.findall(" ".join(verdict)) + [f"{end:.3f}" for end in wager["span"] or ()]
+        assert not {*told} & {*NUMBER.findall(page.inner_text("#break-live"))}
+        for beat in filter(None, verdict):
+            assert beat not in page.inner_text("#break-wager")
+        assert page.locator("#break-wager :is(.won, .lost, .right, .wrong)").count() == 0
+    page.close()
+    assert errors == []
+
+
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+TOO_SMALL = """() => [...document.querySelectorAll("#break *")].filter((one) => {
+    const has_text = [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    const is_pressed = one.matches("button, a, summary");
+    return one.checkVisibility() && ((has_text && parseFloat(getComputedStyle(one).fontSize) < 13)
+        || (is_pressed && one.getBoundingClientRect().height < 36));
+}).map((one) => one.outerHTML)"""
+
+
+def test_on_a_phone_a_bet_leaves_the_live_picture_or_the_way_to_it_in_sight(
+    browser, explorer_address
+):
+    errors = []
+    page = open_watched(browser, f"{explorer_address}#view=break", errors, **PHONE)
+
+    def is_in_sight(where, height=0):
+        box = page.locator(where).bounding_box()
+        return box["y"] > -1 and box["y"] + min(box["height"], height) <= 844  # part of a pixel
+
+    for number in range(1, 7):
+        opens(page, f"view=break&wager={number}")
+        assert page.evaluate(TOO_SMALL) == []
+        page.tap("#break-choices button >> nth=1")
+        page.locator("#break-verdict .answer").wait_for()
+        assert is_in_sight("#break-verdict .answer", 100)
+        assert is_in_sight("#break-live") or is_in_sight("#break-verdict .see", 36)
+        assert page.evaluate(TOO_SMALL) == []
+        page.tap("#break-verdict .see")
+        assert is_in_sight("#break-live", 300)
+    page.close()
+    assert errors == []
+
+
+def test_a_head_whose_interval_crosses_the_line_is_not_shown_to_be_able_to_go(page, explorer_data):
+    rises = explorer_data["wagers"]["list"][0]["example"]["rises"]
+    go = sum(rise["span"][1] < 0.01 for rise in rises)  # nats
+    opens(page, "view=break&wager=1&answers=a.....")
+    said = page.inner_text("#break-live .here")
+    assert said.endswith(f"Heads that are shown to be able to go: {go or 'none'} of {len(HEADS)}.")
 
 
 def test_the_bugs_show_in_what_a_changed_word_moves(page, explorer_models, explorer_data):

@@ -58,7 +58,7 @@ const Break = (() => {
       { "aria-current": at === state.at ? "step" : null, "aria-label": spoken });
     const said = { null: "not answered", true: "won", false: "lost" };
     const steps = marksOf(state.answers).map((mark, i) =>
-      step(i, `${i + 1}${SIGN[mark]}`, `wager ${i + 1}, ${wagers[i].title}: ${said[mark]}`));
+      step(i, `${i + 1}${SIGN[mark]}`, `bet ${i + 1}, ${wagers[i].title}: ${said[mark]}`));
     const score = step(END, "score", `your score, ${won(state.answers)} of ${wagers.length}`);
     byId("break-steps").replaceChildren(...steps, score);
   }
@@ -81,14 +81,18 @@ const Break = (() => {
   function choose(choice) {
     if (first[state.at] !== null) return; // only the first answer counts
     show(parts(state.at, first.map((old, i) => (i === state.at ? choice : old)))); // no step back leads before it
+    byId("break-verdict").scrollIntoView({ block: "nearest" });
   }
 
+  // In beats: the number, what it means, the range on record, why; on a phone also the way to the live picture.
   function verdict(wager, chosen) {
     const [kind, said] = chosen === wager.right ? ["won", "Right. "] : ["lost", "No. "];
     return [
-      element("p", { class: kind }, element("b", {}, said), wager.answer),
+      element("p", { class: `answer ${kind}` }, element("b", {}, said), wager.answer),
+      element("p", {}, wager.means),
       ...(wager.span ? [Stage.decision(wager, chosen)] : []),
-      element("p", {}, wager.why)];
+      element("p", {}, wager.why),
+      button("see it happen ↓", () => byId("break-live").scrollIntoView(), { class: "see" })];
   }
 
   function drawWager() {
@@ -99,7 +103,7 @@ const Break = (() => {
     for (const part of ["setup", "detail", "question"]) byId(`break-${part}`).textContent = wager[part];
     drawChoices(wager, chosen);
     byId("break-verdict").replaceChildren(...(answered ? verdict(wager, chosen) : []));
-    const next = following() === END ? "your score" : "the next wager";
+    const next = following() === END ? "your score" : "the next bet";
     const say = (name, values = {}) => fill(wager.says[name], values);
     const box = byId("break-live");
     box.replaceChildren(...Live[wager.name]({ wager, example: wager.example, say, answered, ...tools }));
@@ -114,10 +118,10 @@ const Break = (() => {
   // Somebody sent a score: how many they won, and nothing about which answers were right.
   function invitation() {
     const open = first.indexOf(null);
-    const [text, at] = open < 0 ? ["your score", END] : [`to wager ${open + 1}`, open];
+    const [text, at] = open < 0 ? ["your score", END] : [`to bet ${open + 1}`, open];
     return [
       element("h2", { tabindex: "-1" }, `Somebody won ${won(state.sent)} of ${wagers.length}. Your turn.`),
-      element("p", {}, "Each wager breaks a small transformer. You bet first, then the models run in this page."),
+      element("p", {}, "Each bet breaks a small transformer. You answer first, then the models run in this page."),
       button(text, () => go(at), { class: "main-button" })];
   }
 
@@ -125,7 +129,7 @@ const Break = (() => {
 
   // The score as a picture to save.
   function picture(line, marks) {
-    const spoken = { role: "img", "aria-label": `A card: ${line} wagers won` };
+    const spoken = { role: "img", "aria-label": `A card: ${line} bets won` };
     const canvas = element("canvas", { width: 1200, height: 630, ...spoken });
     const context = canvas.getContext("2d");
     const write = (text, x, y, size, color) => {
@@ -136,7 +140,7 @@ const Break = (() => {
     context.fillRect(0, 0, canvas.width, canvas.height);
     write("Attention: break it, and see", 70, 130, 44, INK.null);
     write(line, 64, 350, 130, INK.text);
-    write("wagers won", 70, 420, 36, INK.null);
+    write("bets won", 70, 420, 36, INK.null);
     marks.forEach((mark, i) => write(`${wagers[i].title} ${SIGN[mark]}`, 640, 225 + i * 60, 32, INK[mark]));
     return canvas;
   }
@@ -177,9 +181,10 @@ const Break = (() => {
   function unpacked() {
     const small = app.data.wagers.models.map((record) => [record.name, Network.load(record)]);
     const models = new Map([...small, ["both sides", app.modelOfLessons()]]);
-    const called = ([layer, head]) => View.headName(models.get("both sides"), layer, head)
-      .replace(View.NO_ROLE, "the head without a role"); // in a sentence
-    return { models, called, language: app.language };
+    const jobOf = ([layer, head]) => View.jobOf(View.roleOf(models.get("both sides"), layer, head));
+    const called = (head) => `${jobOf(head)} (${head.join(".")})`; // in a sentence
+    const inShort = (head) => `${head.join(".")} ${jobOf(head).replace(/^the head (that|in which) /, "")}`;
+    return { models, called, inShort, language: app.language };
   }
 
   function start(page) {

@@ -1,11 +1,11 @@
 // What runs beside each wager, by its name: small models, one whole and one broken, or one model run in several ways.
 //
 // Each gets its example, say(name, values) for its texts, whether it is answered, and the models by name; it returns
-// what to show. Before the answer that is one picture; after it, what the models do and whether this run shows it, too.
+// what to show: before the answer a picture of the situation, after it what the models do and whether this run agrees.
 "use strict";
 
 const Live = (() => {
-  const { button, element, svg, fixed, weightColor, readable, bar, guesses, indexOfLargest } = View;
+  const { button, element, svg, fixed, percent, weightColor, readable, bar, guesses, indexOfLargest } = View;
   const { turns, quiet, pane, panes, letter, cells, map, onTrack, here, mean, loss } = Stage;
   const { softmax } = Network;
   const run = (model, tokens, levers = {}) => Network.run(model, tokens, levers);
@@ -16,11 +16,16 @@ const Live = (() => {
 
   const CAN_GO = 0.01; // nats
 
+  // Each head as it reads the sentence: a row of maps for each layer.
+  const everyHead = ({ layers }, say, inShort) => element("div", { class: "eight" },
+    ...layers.flatMap(({ weights }, layer) => weights.map((head, i) => element("figure", {},
+      Stage.map(head, say("head", { head: `${layer}.${i}` })), element("figcaption", {}, inShort([layer, i]))))));
+
   // What the loss rises by without each head, with its 95 % interval, beside what a head that can go may cost.
-  function rising(rises, called) {
+  function rising(rises, inShort) {
     const top = Math.max(CAN_GO, ...rises.map(({ span }) => span[1]));
     return [...rises].sort((a, b) => a.rise - b.rise).map(({ head, rise, span }) => {
-      const line = bar(called(head), rise / top, fixed(rise, 3), { color: "other" });
+      const line = bar(inShort(head), rise / top, fixed(rise, 3), { color: "other" });
       const track = line.querySelector(".track");
       onTrack(track, "whisker", span.map((end) => Math.max(0, end) / top));
       onTrack(track, "decides", [CAN_GO / top, CAN_GO / top]);
@@ -28,13 +33,15 @@ const Live = (() => {
     });
   }
 
-  function knockout({ example: { words, hidden, needed, spare, rises }, say, answered, models, language, called }) {
+  function knockout({ example, say, answered, models, language, called, inShort }) {
+    const { words, hidden, needed, spare, rises } = example;
     const tokens = Levers.tokens({ words, hidden: [hidden] }, language);
     const truth = language.index.get(words[hidden]);
-    const guess = (removed) => softmax(run(models.get("both sides"), tokens, { removed }).logits[hidden]);
-    const whole = guess([]);
+    const reading = (removed) => run(models.get("both sides"), tokens, { removed });
+    const guess = (removed) => softmax(reading(removed).logits[hidden]);
     const sentence = element("p", { class: "sentence" }, withGap(words, hidden).join(" "));
-    if (!answered) return [sentence, pane(say("whole"), ...guesses(whole, language.vocabulary, truth))];
+    if (!answered) return [sentence, everyHead(reading([]), say, inShort), quiet(say("eight"))];
+    const whole = guess([]);
     const without = [needed, spare].map((head) => guess([head.join(".")]));
     const shown = [needed, spare].map((head, i) => pane(say("without", { head: called(head) }),
       ...guesses(without[i], language.vocabulary, truth, { before: whole })));
@@ -42,15 +49,22 @@ const Live = (() => {
     const go = rises.filter(({ span }) => span[1] < CAN_GO).length;
     const told = { word: words[hidden], blind, spared, needed: called(needed), spare: called(spare) };
     return [
-      here(say("here", { ...told, go: go || "None", all: rises.length }), go === 0), sentence, panes(...shown),
+      here(say("here", { ...told, go: go || "none", all: rises.length }), go === 0), sentence, panes(...shown),
       quiet(say("note")),
-      element("div", { class: "wide" }, pane(say("rises"), ...rising(rises, called), quiet(say("whiskers")))),
+      element("div", { class: "wide" }, pane(say("rises"), ...rising(rises, inShort), quiet(say("whiskers")))),
     ];
   }
 
   // ---- nobody hides the future: trained with the causal mask and without, as both read in training and in writing
 
-  const TRAINED = { masked: "accent", unmasked: "changed" };
+  const TRAINED = { masked: "solid", unmasked: "striped" }; // classes of break.css
+
+  // What each model sees of a sentence in training while it guesses one word.
+  const sees = (name, words, asked, say) => pane(say(name), element("p", { class: "sees" }, ...words.map((word, i) => {
+    const shown = i < asked || name === "unmasked";
+    const kind = `${shown ? "" : "hatched"} ${i === asked ? "asked" : ""}`;
+    return element("span", { class: kind }, shown ? word : "\u00a0".repeat(word.length));
+  })));
 
   // Probability of each true next word; past: only the words so far go in, one more each time. Under a causal mask
   // that is the same.
@@ -64,6 +78,11 @@ const Live = (() => {
 
   function future({ example: { sentences }, say, answered, models, language: { index, vocabulary, special } }) {
     const names = Object.keys(TRAINED);
+    if (!answered) {
+      const [words] = sentences;
+      const draw = (at) => [element("h3", {}, say("sees")), ...names.map((name) => sees(name, words, at, say))];
+      return turns(2, draw, { [say("step")]: (at) => (at + 1) % words.length });
+    }
     const found = sentences.map((words) => {
       const tokens = [special.start, ...words.map((word) => index.get(word)), special.end];
       const [training, writing] = [false, true].map((past) =>
@@ -73,19 +92,18 @@ const Live = (() => {
 
     function reading(way, { tokens, [way]: each }) {
       const rows = tokens.slice(1).map((token, i) => element("div", { class: "pair" }, ...names.map((name, which) =>
-        bar(which ? "" : vocabulary[token], each[which][i], fixed(each[which][i]), { color: TRAINED[name] }))));
+        bar(which ? "" : vocabulary[token], each[which][i], percent(each[which][i]), { color: TRAINED[name] }))));
       const [masked, unmasked] = each.map((row) => fixed(mean(row.map(loss))));
       return pane(say(way), ...rows, quiet(say("losses", { masked, unmasked })));
     }
 
     function draw(at) {
-      const key = names.flatMap((name, i) => [i ? ", " : "", element("b", { class: TRAINED[name] }, say(name))]);
-      const ways = answered ? ["training", "writing"] : ["training"];
-      return [element("p", { class: "key" }, say("key"), ...key), panes(...ways.map((way) => reading(way, found[at])))];
+      const key = names.flatMap((name, i) => [i ? ", " : "", element("i", { class: TRAINED[name] }), say(name)]);
+      const ways = ["training", "writing"].map((way) => reading(way, found[at]));
+      return [element("p", { class: "key" }, say("key"), ...key), panes(...ways)];
     }
 
     const stage = turns(0, draw, { [say("other")]: (at) => (at + 1) % found.length });
-    if (!answered) return stage;
     const overall = (way, which) => mean(found.flatMap((each) => each[way][which].map(loss)));
     const [whole, past, masked] = [overall("training", 1), overall("writing", 1), overall("writing", 0)];
     const text = say("here",
@@ -125,8 +143,11 @@ const Live = (() => {
 
     function draw({ at, turned }) {
       const row = turned ? [...rows[at]].reverse() : rows[at];
-      const both = answered ? names.map((name) => pane(say(name), ...answers(reading(name, row)))) : [];
-      return [cells("reads", row), cells("should say", [...row].reverse()), ...both];
+      const texts = [cells(say("reads"), row), cells(say("should"), [...row].reverse())];
+      if (answered) return [...texts, ...names.map((name) => pane(say(name), ...answers(reading(name, row))))];
+      const numbered = cells(say("numbered"), row);
+      numbered.querySelectorAll(".cells > *").forEach((box, i) => box.append(element("sub", {}, i + 1)));
+      return [...texts, numbered, cells(say("loose"), [...row].sort((a, b) => a - b))];
     }
 
     const stage = turns({ at: 0, turned: false }, draw, {
@@ -136,7 +157,7 @@ const Live = (() => {
     if (!answered) return stage;
     const [whole, broken] = names.map((name) => share(rows.map((row) => reading(name, row))));
     const moved = movedByOrder(models.get("unplaced"), rows[0]);
-    const told = { count: rows.length, whole: fixed(whole), broken: fixed(broken), moved: fixed(moved, 3) };
+    const told = { count: rows.length, whole: percent(whole), broken: percent(broken), moved: fixed(moved, 3) };
     return [here(say("here", told), whole - broken >= 0.5 && moved < ROUNDING), ...stage];
   }
 
@@ -146,6 +167,15 @@ const Live = (() => {
   const isNeeded = (query, key) => query >= FIRST && (key === query - 1 || key === query - 3);
   const largest = (readings) =>
     fixed(mean(readings.flatMap(({ weights }) => weights.slice(FIRST).map((row) => Math.max(...row)))));
+
+  // Two arcs from the last of so many cells to the two that its answer needs.
+  function toBoth(length) {
+    const size = { viewBox: `0 0 ${length} 1`, preserveAspectRatio: "none", style: `--cells: ${length}` };
+    const picture = svg("svg", { ...size, class: "to-both", "aria-hidden": "true" });
+    const arc = (end) => `M ${length - 0.5} 1 C ${length - 0.5} 0 ${end + 0.5} 0 ${end + 0.5} 1`;
+    picture.append(...[length - 2, length - 4].map((end) => svg("path", { d: arc(end) })));
+    return picture;
+  }
 
   function undivided({ example: { rows, table }, say, answered, models }) {
     const names = ["divided", "undivided"];
@@ -157,8 +187,12 @@ const Live = (() => {
       const wanted = wantedBy(row);
       const [before, earlier, said] = [row.at(-2), row.at(-4), wanted.at(-1)].map(letter);
       const both = names.map((name) => [name, reading(name, row)]).map(([name, found]) =>
-        pane(say(name), ...answers(found), map(found.weights, `${say(name)}: ${say("map")}`, isNeeded)));
-      return [cells("reads", row), cells("should say", wanted), quiet(say("rule", { before, earlier, said })),
+        pane(say(name), ...answers(found),
+          map(found.weights, `${say(name)}: ${say("map")}`, (query, key) => key > query, isNeeded)));
+      const needed = row.map((_, at) => (isNeeded(row.length - 1, at) ? "needed" : null));
+      const texts = [cells(say("reads"), row, needed), cells(say("should"), wanted)];
+      texts[0].lastChild.before(toBoth(row.length));
+      return [...texts, element("p", {}, say("rule", { before, earlier, said })),
         ...(answered ? [panes(...both), quiet(say("map"))] : [])];
     }
 
@@ -166,7 +200,7 @@ const Live = (() => {
     if (!answered) return stage;
     const readings = names.map((name) => rows.map((row) => reading(name, row)));
     const [[whole, broken], [spread, sharp]] = [readings.map(share), readings.map(largest)];
-    const text = say("here", { count: rows.length, whole: fixed(whole), broken: fixed(broken), spread, sharp });
+    const text = say("here", { count: rows.length, whole: percent(whole), broken: percent(broken), spread, sharp });
     return [here(text, whole - broken >= 0.3), ...stage];
   }
 
@@ -204,16 +238,15 @@ const Live = (() => {
     const mattered = indexOfLargest(costs);
 
     const column = (kind, draw) => element("div", { class: kind }, ...words.map((_, j) => draw(j)));
-    const number = (j) => element("span", { class: "number" }, j === hidden ? "" : fixed(weights[j]));
+    const number = (j) => element("span", { class: "number" }, j === hidden || !answered ? "" : fixed(weights[j]));
     const name = (j) => element("span",
       { class: j === thickest ? "thick" : answered && j === mattered ? "mattered" : null }, withGap(words, hidden)[j]);
     const cost = (j) => (j === hidden ? element("span")
-      : bar("", costs[j] / costs[mattered], fixed(costs[j]), { color: j === mattered ? "changed" : "accent" }));
+      : bar("", costs[j] / costs[mattered], fixed(costs[j]), { color: j === mattered ? "solid" : "other" }));
     const picture = element("div", { class: "pretty" },
-      element("span", { class: "over" }, say("weight")),
-      element("span", { class: "over" }, answered ? say("lost") : ""),
+      ...(answered ? ["weight", "lost"].map((name) => element("span", { class: "over" }, say(name))) : []),
       column("names", name), column("weights", number), lines(weights, hidden, thickest),
-      ...(answered ? [column("costs", cost)] : []));
+      column("costs", answered ? cost : (j) => element("span", {}, j === hidden ? "\u00a0▢" : "")));
     const shown = [picture, quiet(say("typical", { word: words[thickest] }))];
     if (!answered) return shown;
     const both = [thickest, mattered].map((j) => pane(say("two", { word: words[j] }),

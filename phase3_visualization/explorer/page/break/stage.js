@@ -27,19 +27,19 @@ const Stage = (() => {
 
   const letter = (symbol) => (symbol === null ? "·" : String.fromCharCode("a".charCodeAt(0) + symbol));
 
-  // A row of symbols, as letters. name: what the row is. right: for each symbol true, false or nothing.
+  // A row of symbols, as letters. name: what the row is. right: for each symbol true, false, "needed" or nothing.
   function cells(name, symbols, right = []) {
-    const marks = symbols.map((_, i) => ({ true: "right", false: "wrong" })[right[i]] ?? "");
+    const marks = symbols.map((_, i) => ({ true: "right", false: "wrong", needed: "needed" })[right[i]] ?? "");
     const spoken = symbols.map((symbol, i) => `${letter(symbol)} ${marks[i]}`.trim()).join(", ");
     const boxes = symbols.map((symbol, i) => element("span", { class: marks[i] }, letter(symbol)));
     const strip = element("span", { class: "cells", role: "img", "aria-label": `${name}: ${spoken}` }, ...boxes);
     return element("div", { class: "symbols" }, element("span", { class: "name" }, name), strip);
   }
 
-  // The weights of one head, queries down, keys across. outlined(query, key): where it has to look.
-  function map(weights, label, outlined) {
+  // The weights of one head, queries down, keys across. isHidden(query, key); isOutlined: where it has to look.
+  function map(weights, label, isHidden = () => false, isOutlined = () => false) {
     const canvas = element("canvas", { class: "one-map", role: "img", "aria-label": label });
-    Maps.drawMap(canvas, weights, (query, key) => key > query, outlined);
+    Maps.drawMap(canvas, weights, isHidden, isOutlined);
     return canvas;
   }
 
@@ -51,7 +51,7 @@ const Stage = (() => {
   }
 
   // What decided a wager: the bands of its choices, signed as they are, and where 19 of 20 seeds fall, as a whisker.
-  function decision({ span, right, decides, ...wager }, chosen) {
+  function decision({ span, right, decides, beside = "", ...wager }, chosen) {
     const { bands, axis, digits = 2 } = decides ?? wager;
     const ends = bands.map((band) => band.map(Number));
     const known = ends.flat().filter(Number.isFinite);
@@ -68,7 +68,8 @@ const Stage = (() => {
       Number.isFinite(number) && number !== all[i + 1] && (i > 0 || all[1] > top / 8)); // none on top of another
     for (const number of named) onTrack(ticks, "tick", onAxis([number, number]), fixed(number, digits));
     const said = `${axis}: 19 of 20 seeds fall between ${span.map((end) => fixed(end, digits)).join(" and ")}.`;
-    return element("div", { class: "decision", role: "img", "aria-label": said }, quiet(said), track, ticks);
+    const drawn = element("div", { class: "decision", role: "img", "aria-label": said }, track, ticks);
+    return element("details", {}, element("summary", {}, "the range on record"), quiet(`${said} ${beside}`), drawn);
   }
 
   // What this run shows; where it does not show what the record says, that comes first.
