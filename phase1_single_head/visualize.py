@@ -63,7 +63,7 @@ def draw_heatmap(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     i = choose_word(words)
     weights = weights_of(trained.model, hide(words, i))[0, 0]  # (L, H, T, T) -> (T, T)
     size = min(max(5.6, 0.55 * len(words) + 2), 7.3)
-    fig, ax = plt.subplots(figsize=(size + 0.8, size), layout="constrained")
+    fig, ax = plt.subplots(figsize=(max(size + 0.8, 7.6), size), layout="constrained")
     plot_attention(weights, as_shown(hide(words, i)), ax=ax, annotate=False)
     weight_colorbar(fig, ax, shrink=0.7)
 

@@ -54,9 +54,12 @@ PLUM, VIOLET, OLIVE, AMBER, TAUPE = ROLE_PALETTE = (
 )
 RELATION_COLORS = {"determiner": PLUM, "subject": VIOLET, "place": OLIVE, "adjective": AMBER}
 
+COLUMN = 830  # pixels: GitHub shows no picture wider, and shrinks what is
+DENSITY = 2  # pixels of a PNG for each of these: letters are sharp on dense screens, too
+
 THEME = {
     "figure.dpi": 100,
-    "savefig.dpi": 110,
+    "savefig.dpi": 110,  # the pixels at which a page shows an inch
     "figure.constrained_layout.h_pad": 0.1,  # inches: nothing touches the edge
     "figure.constrained_layout.w_pad": 0.1,
     "figure.facecolor": "white",
@@ -306,29 +309,53 @@ def headline(fig: Figure, title: str, note: str, size: float = 13) -> None:
 # ---- files
 
 
-def save_plot(options: argparse.Namespace, name: str, fig: Figure, caption: str) -> Path | None:
+def save_plot(
+    options: argparse.Namespace,
+    name: str,
+    fig: Figure,
+    caption: str,
+    *,
+    density: float | None = None,
+) -> Path | None:
     """Save a figure where the options say, if they want pictures; name: as "phase2/head_roles"."""
     if not options.pictures:
         plt.close(fig)
         return None
     path = options.output_dir / paths.PLOTS / f"{name}.{options.format}"
-    return save_figure(fig, path, caption=caption)
+    return save_figure(fig, path, caption=caption, density=density)
 
 
-def picture_of(fig: Figure) -> Image.Image:
-    """Returns the pixels of a figure as savefig would write them; savefig draws all of it twice."""
-    if plt.rcParams["savefig.dpi"] != "figure":  # the default, without our theme
-        fig.set_dpi(plt.rcParams["savefig.dpi"])
+def dots_per_inch(fig: Figure) -> float:
+    """Returns savefig.dpi, which without our theme is the figure's own."""
+    dots = plt.rcParams["savefig.dpi"]
+    return fig.dpi if dots == "figure" else dots
+
+
+def sharp(fig: Figure) -> float:
+    """Returns the density at which a PNG has twice the pixels at which a page shows it.
+
+    A figure that is wider than the page's column is shown smaller, so that it needs less.
+    """
+    width = fig.get_figwidth() * dots_per_inch(fig)
+    return DENSITY * min(1, COLUMN / width)
+
+
+def picture_of(fig: Figure, *, density: float = 1) -> Image.Image:
+    """Returns the pixels of a figure: `density` times as wide and high as savefig would write them.
+
+    Frames of an animation keep a density of 1. (savefig draws all of it twice.)
+    """
+    fig.set_dpi(density * dots_per_inch(fig))
     canvas = FigureCanvasAgg(fig)
     canvas.draw()
     return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
 
 
-def save_figure(fig: Figure, path: Path, *, caption: str) -> Path:
+def save_figure(fig: Figure, path: Path, *, caption: str, density: float | None = None) -> Path:
     """Write the figure, whole or not at all, close it and print where it is.
 
     caption: what the picture shows, for readers who cannot see it and for the report page; kept
-    inside the file.
+    inside the file. density: of a PNG; without it the picture is sharp on a page.
     """
     with paths.whole_file(path) as unfinished:
         if path.suffix == ".svg":
@@ -340,7 +367,8 @@ def save_figure(fig: Figure, path: Path, *, caption: str) -> Path:
             info.add_text("Description", caption)
             # 256 colours look the same and take a third of the space. optimize=True would take a
             # second in all, for 7 % of the bytes.
-            image = picture_of(fig).quantize(256, method=Image.Quantize.MAXCOVERAGE)
+            picture = picture_of(fig, density=density or sharp(fig))
+            image = picture.quantize(256, method=Image.Quantize.MAXCOVERAGE)
             image.save(unfinished, pnginfo=info)
     plt.close(fig)
     print(f"  picture: {paths.shown(path)}")

@@ -181,8 +181,9 @@ def watched_texts():
     def watched_draw(text, renderer, *args, **options):
         draw(text, renderer, *args, **options)
         if drawing and text.get_visible() and text.get_text().strip():
-            width = drawing[-1].get_figwidth() * renderer.dpi
-            pixels = text.get_fontsize() / 72 * renderer.dpi * min(1, README_WIDTH / width)
+            inch = visualization_utils.dots_per_inch(drawing[-1])  # on a page, however dense
+            width = drawing[-1].get_figwidth() * inch
+            pixels = text.get_fontsize() / 72 * inch * min(1, README_WIDTH / width)
             found[drawing[-1]][text] = (text.get_text(), pixels, text.get_window_extent(renderer))
 
     def watched(save):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from colorspacious import cspace_convert, deltaE
 from matplotlib.colors import to_hex, to_rgb
+from PIL import Image
 
 from shared import attention_maps, charts, cli, paths
 from shared.attention_utils import causal_mask
@@ -21,9 +22,12 @@ from shared.visualization_utils import (
     WEIGHT_MAP,
     headline,
     label_ends,
+    picture_of,
     plot_attention,
     role_color,
+    save_figure,
     save_plot,
+    theme,
 )
 
 
@@ -127,6 +131,19 @@ def test_a_plot_lies_where_the_options_say_and_keeps_its_caption_or_is_not_wante
         assert b"what it shows" in path.read_bytes()
     else:
         assert path is None and not any(tmp_path.rglob("*.png"))
+
+
+@pytest.mark.parametrize(("inches", "pixels"), [(4, (880, 440)), (9, (1660, 368))])
+def test_a_png_has_two_pixels_for_each_that_a_page_shows_and_a_frame_has_one(
+    tmp_path, inches, pixels
+):
+    """GitHub shows an inch of the theme in 110 pixels, but no picture wider than 830."""
+    with theme():
+        fig = plt.figure(figsize=(inches, 2))
+        assert picture_of(fig).size == (110 * inches, 220)
+        save_figure(fig, tmp_path / "a.png", caption="what it shows")
+    with Image.open(tmp_path / "a.png") as image:
+        assert image.size == pixels
 
 
 # ---- maps of any model's heads: where do they look?
