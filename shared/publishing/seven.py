@@ -1,8 +1,8 @@
 """Which numbers does the front door show as dots? Each of its seven findings has a small picture.
 
-A picture has a line for each quantity. On it stand the ten values of the record; the lowest and the
-highest are written above. Type is large, since README shows a picture 420 pixels wide. Nothing is
-measured here, and no run is needed.
+Its title says the finding. Below it a picture has a line for each quantity. On the line stand the
+ten values of the record; the lowest and the highest are written above. Type is large, since README
+shows a picture 420 pixels wide. Nothing is measured here, and no run is needed.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,18 +19,19 @@ from shared.evidence import findings, record
 from shared.evidence.claims import Numbers
 from shared.visualization_utils import BLUE, INK, QUIET, RED, save_figure, theme
 
-SIZE, DPI = (4.2, 2.1), 100  # inches; README's width, so that a point of type keeps its size
+SIZE, DPI = (4.2, 2.45), 100  # inches; README shows a picture 420 pixels wide, on a phone 358
 TYPE = 12
 MOST_SHARES = 10  # where the axis of even shares ends
 
 
 @dataclass(frozen=True)
 class DotPicture:
-    """What is counted, in which experiment, and for each line its label and what it shows.
+    """What was found, what is counted, in which experiment, and for each line what it shows.
 
-    The last line is the surprise. most is where the axis ends.
+    The last line is the surprise. most is where the axis ends; written says how a value is written.
     """
 
+    title: str
     unit: str
     experiment: str
     lines: Mapping[str, Callable[[Numbers], float]]
@@ -40,15 +41,17 @@ class DotPicture:
 
 SMALL_PICTURES = {
     "bottleneck": DotPicture(
-        "right, written first minus written last",
+        "What is written first is kept best",
+        "more right letters where the writing begins",
         "before.bottleneck",
         {
-            "it writes forwards": itemgetter("forwards, right letters, lead"),
-            "it writes backwards": itemgetter("backwards, right letters, lead"),
+            "written forwards": itemgetter("forwards, right letters, lead"),
+            "written backwards": itemgetter("backwards, right letters, lead"),
         },
     ),
     "scaling": DotPicture(
-        "answers right after 300 steps, d_k = 64",
+        "A smaller start cannot replace √d_k",
+        "right answers after 300 steps, d_k = 64",
         "parts.scaling",
         {
             "divided by √d_k": itemgetter("divided, best rate"),
@@ -57,10 +60,11 @@ SMALL_PICTURES = {
         },
     ),
     "long_path": DotPicture(
-        "even shares that the first of 512 words has",
+        "An LSTM can keep the first word best",
+        "the first of 512 words, in even shares",
         "reading.long_path",
         {
-            "LSTM, customary gates": itemgetter("LSTM, bias 1, even shares of the first of 512"),
+            "LSTM, usual gates": itemgetter("LSTM, bias 1, even shares of the first of 512"),
             "attention": itemgetter("attention, even shares of the first of 512"),
             "LSTM, gates wide open": itemgetter("LSTM, bias 5, even shares of the first of 512"),
         },
@@ -68,44 +72,46 @@ SMALL_PICTURES = {
         written="{:.1f}",
     ),
     "lookers": DotPicture(
-        "of a hidden verb's answer, brought back",
+        "A head can look and still not matter",
+        "of a verb's answer, one head brings back",
         "circuits.pattern_used",
         {
-            "by the head that carries it": itemgetter("restored, most of all heads"),
-            "by another head that looks there": itemgetter(
-                "restored, least of the heads that look"
-            ),
+            "the head that matters most": itemgetter("restored, most of all heads"),
+            "a head that looks there, too": itemgetter("restored, least of the heads that look"),
         },
     ),
     "coreference": DotPicture(
-        "of 40 pairs with “it”, one of 72 heads",
+        "For “it” a head mostly follows a habit",
+        "of 40 pairs of sentences with “it”",
         "pretrained.coreference",
         {
             "both right": itemgetter("both right"),
             "both wrong": itemgetter("both wrong"),
-            "same noun twice": itemgetter("the same noun in both"),
+            "the same noun twice": itemgetter("the same noun in both"),
         },
         most=40,
         written="{:.0f}",
     ),
     "induction": DotPicture(
-        "each alone, added up, of what all cost",
+        "“Spare” heads are not idle",
+        "lost head by head, of what is lost without any",
         "induction.induction",
         {
-            "of the lead of the answer": lambda n: (
+            "the lead of the right answer": lambda n: (
                 n["margin lost, each alone"] / n["margin lost, all together"]
             ),
-            "of the right answers": lambda n: (
+            "right answers": lambda n: (
                 n["answers lost, each alone"] / n["answers lost, all together"]
             ),
         },
     ),
     "real_text": DotPicture(
-        "weight of the best head on what came next",
+        "Small models of text look nothing up",
+        "weight on what came next the last time",
         "own_text.four_questions",
         {
-            "made-up sequences": itemgetter("weight on what came next, toy"),
-            "a real text": itemgetter("weight on what came next, text"),
+            "best head, made-up sequences": itemgetter("weight on what came next, toy"),
+            "best head, a real text": itemgetter("weight on what came next, text"),
         },
     ),
 }
@@ -115,6 +121,7 @@ def draw_dots(small: DotPicture) -> tuple[Figure, str]:
     """Returns the picture, and in words what it shows."""
     runs = record.runs(record.full_name(small.experiment))
     fig, ax = plt.subplots(figsize=SIZE, layout="constrained")
+    fig.suptitle(small.title, fontsize=TYPE + 1, weight="bold", x=0.03, ha="left")
     said = []
     for row, (label, number) in enumerate(small.lines.items()):
         color = RED if row == len(small.lines) - 1 else BLUE
@@ -134,7 +141,7 @@ def draw_dots(small: DotPicture) -> tuple[Figure, str]:
         ax.xaxis.set_major_formatter(PercentFormatter(1))
     ax.spines.left.set_visible(False)
     ax.set_xlabel(small.unit, fontsize=TYPE, color=QUIET)
-    return fig, f"{small.unit}: {', '.join(said)}"
+    return fig, f"{small.title}. {small.unit}: {', '.join(said)}"
 
 
 def draw_small_pictures(output_dir: Path) -> None:

@@ -13,12 +13,13 @@ from contextlib import redirect_stdout
 
 import pytest
 from markdown_it import MarkdownIt
+from PIL import Image
 
 from shared import cli, paths
 from shared.evidence import record
 from shared.evidence.claims import all_claims
 from shared.publishing import quoted, table
-from shared.publishing.seven import SMALL_PICTURES
+from shared.publishing.seven import SMALL_PICTURES, draw_small_pictures
 from shared.tests.faults import planted
 
 PHASES = tuple(paths.PHASES.values())
@@ -54,7 +55,9 @@ def prose(text):
     heads.
     """
     text = re.sub(r"^```.*?^```|^    .*?$|`[^`\n]*`", "", text, flags=re.DOTALL | re.MULTILINE)
-    text = re.sub(r"!\[.*?\]\(.*?\)|\]\(.*?\)|et al\.,? \(?\d{4}\)?|(?:& |\()\w+ \d{4}", "", text)
+    text = re.sub(
+        r"!\[.*?\]\(.*?\)|<img .*?>|\]\(.*?\)|et al\.,? \(?\d{4}\)?|(?:& |\()\w+ \d{4}", "", text
+    )
     text = re.sub(r"^#.*$|[Ss]ections? \d+|[Pp]hase \d|^\d+\. ", "", text, flags=re.MULTILINE)
     return re.sub(r"[Hh]eads? \d\.\d+(?: and \d\.\d+)?", "", text)
 
@@ -102,7 +105,9 @@ def settings_of(scripts):
 
 def test_seven_things_of_the_front_door_have_numbers_of_the_record_and_code():
     text = text_of("README.md").split("## Seven things")[1].split("\n## ")[0]
-    assert re.findall(r"^!.*seven/(\w+)\.png\)$", text, re.MULTILINE) == list(SMALL_PICTURES)
+    assert re.findall(r'^<p><img src="\S+/seven/(\w+)\.png" alt', text, re.MULTILINE) == list(
+        SMALL_PICTURES
+    )
     cells = re.findall(r"^\*\*\d\. .*$", text, re.MULTILINE)
     assert len(cells) == 7
     for said in cells:
@@ -199,45 +204,71 @@ def test_what_a_lesson_says_to_change_is_seen(checkpoints, file, old, new, scrip
     ("page", "most"), [("README.md", 1600), *((lesson, 2200) for lesson in LESSONS)]
 )
 def test_lessons_and_front_door_are_short(page, most):
-    text = re.sub("<!--.*?-->|</?t[^>]*>", "", text_of(page))
+    text = re.sub("<!--.*?-->|</?[a-z][^>]*>", "", text_of(page))
     assert len(re.findall(r"\S*[^\W\d_]\S*", text)) <= most, "words, with a letter"
 
 
-# What decides sizes in a README on GitHub, whose column is 830 pixels: rules of github-markdown-css
-# 5.9.0 (MIT).
+# What decides sizes in a README on GitHub, whose column is 830 pixels on a screen of 1280: rules of
+# github-markdown-css 5.9.0 (MIT).
 GITHUB = """
-body { margin: 0; width: 830px;
+body { margin: 0 auto; padding: 0 16px; max-width: 830px; overflow-wrap: break-word;
        font: 16px/1.5 "Segoe UI", "Noto Sans", Helvetica, Arial, sans-serif; }
 img { max-width: 100%; box-sizing: content-box; }
 table { display: block; width: max-content; max-width: 100%; overflow: auto;
         border-collapse: collapse; }
 th, td { padding: 6px 13px; border: 1px solid; }
 pre { padding: 1rem; overflow: auto; font-size: 85%; }
-code { padding: .2em .4em;
+code { padding: .2em .4em; white-space: break-spaces;
        font: 85% ui-monospace, SFMono-Regular, Menlo, Consolas, "Liberation Mono", monospace; }
-pre code { padding: 0; font-size: 100%; }
+pre code { padding: 0; font-size: 100%; white-space: pre; }
 """
-TOO_SMALL = """[...document.images]
-    .filter((one) => one.width < Math.min(380, one.naturalWidth)).map((one) => one.src)"""
-SCROLLED = """[...document.querySelectorAll("html, pre, table")]
+SMALLER_THAN = """(least) => [...document.images]
+    .filter((one) => one.width < Math.min(least, one.naturalWidth)).map((one) => one.src)"""
+SCROLLED = """(parts) => [...document.querySelectorAll(parts)]
     .filter((one) => one.scrollWidth > one.clientWidth)
     .map((one) => one.textContent.slice(0, 80))"""
 
 
-@pytest.mark.parametrize("page", ["README.md", *PAGES])
-def test_on_github_pictures_are_large_and_nothing_is_scrolled_sideways(browser, tmp_path, page):
-    lesson, shown = tmp_path / "page.html", browser.new_page(viewport={"width": 830, "height": 900})
+def on_github(browser, folder, page, width):
+    """A page of the repository as GitHub shows it on a screen of this width, its folds open."""
+    shown = browser.new_page(viewport={"width": width, "height": 900})
     text, base = text_of(page), (paths.ROOT / page).as_uri()
     opened = text.replace("<details>", "<details open>")
     html = MarkdownIt("commonmark").enable("table").render(opened)
     head = f'<!doctype html><base href="{base}"><style>{GITHUB}</style>'
-    lesson.write_text(head + html, encoding="utf-8")
-    shown.goto(lesson.as_uri())
-    assert shown.evaluate("document.images.length") == text.count("![")
-    assert shown.evaluate(TOO_SMALL) == [] and shown.evaluate(SCROLLED) == []
-    lines = "".join(blocks(text, r"\w*")).splitlines()
+    (folder / "page.html").write_text(head + html, encoding="utf-8")
+    shown.goto((folder / "page.html").as_uri())
+    assert shown.evaluate("document.images.length") == len(re.findall(r"!\[|<img ", text))
+    assert shown.evaluate("[...document.images].every((one) => one.naturalWidth)"), "all are there"
+    return shown
+
+
+@pytest.mark.parametrize("page", ["README.md", *PAGES])
+def test_on_github_pictures_are_large_and_nothing_is_scrolled_sideways(browser, tmp_path, page):
+    shown = on_github(browser, tmp_path, page, 1280)
+    assert shown.evaluate(SMALLER_THAN, 380) == []
+    assert shown.evaluate(SCROLLED, "html, pre, table") == []
+    lines = "".join(blocks(text_of(page), r"\w*")).splitlines()
     too_long = [line for line in lines if len(line) > 88]
     assert too_long == [], "columns; other machines have wider letters"
+
+
+@pytest.mark.parametrize("page", ["README.md", *PAGES])
+def test_on_a_phone_pictures_have_all_of_its_width(browser, tmp_path, page):
+    """Code and tables are scrolled in their boxes, so that no picture may stand in a table."""
+    shown = on_github(browser, tmp_path, page, 390)
+    assert shown.evaluate(SMALLER_THAN, 340) == [] and shown.evaluate(SCROLLED, "html") == []
+    assert shown.evaluate("document.querySelectorAll('table img').length") == 0
+
+
+def test_small_pictures_have_two_pixels_for_each_that_the_front_door_shows(tmp_path):
+    draw_small_pictures(tmp_path)
+    widths = re.findall(r'<img src="(\S+)" alt=".*?" width="(\d+)"', text_of("README.md"))
+    assert len(widths) == len(SMALL_PICTURES)
+    for source, width in widths:
+        drawn = tmp_path / paths.PLOTS / source.removeprefix("visualizations/gallery/")
+        with Image.open(drawn) as image:
+            assert image.width == 2 * int(width), source
 
 
 def test_lessons_lead_to_every_room():

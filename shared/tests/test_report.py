@@ -151,7 +151,8 @@ def test_a_shared_link_shows_title_and_picture(report):
 
 
 SHOWS_NO_WORDS = (  # comments, addresses of links, languages of code, tags, numbers of lists
-    r"<!--.*?-->|\]\([^)\s]*\)|^```\w+|</?(?:a|details|summary|table|tr|td)\b[^>]*>|<br>|^\d+\. "
+    r"<!--.*?-->|\]\([^)\s]*\)|^```\w+|</?(?:a|details|summary|p)\b[^>]*>|<br>|^\d+\. "
+    r'|<img src="\S+" alt="|" width="\d+">'  # what stands between is said
 )
 
 
@@ -164,7 +165,8 @@ def test_a_lesson_keeps_all_words_and_links_of_its_source(source, tmp_path):
     shown = " ".join(Read(re.sub("<nav.*?</nav>", "", page)).text)
     assert re.findall(r"\w+", shown) == re.findall(r"\w+", said)
     without_code = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)
-    anchors = [to.partition("#")[2] for to in re.findall(r"\]\(([^)\s]+)\)", without_code)]
+    leads = re.findall(r'(?:\]\(|<img src=")([^)\s"]+)', without_code)
+    anchors = [to.partition("#")[2] for to in leads]
     made = {place(page) for page in sources()} | {paths.PAGE, paths.EXPLORER}
     for site in (Site(paths.ROOT), Site(Path("nowhere"), code_url="https://code.example/")):
         links = Read(rendered(text, source, place(source), site)).links

@@ -34,6 +34,7 @@ from shared.plan import SECTIONS
 CONTENTS = Path("README.md")
 NOTES = Path("data", "notes.md")
 PREVIEW = "gallery/phase1/qkv_flow.png"  # the picture beside a shared address
+SOURCE = re.compile(r'(?<=<img src=")[^"]+')  # of a picture as HTML, which says its width
 NO_HEAD = re.compile(r"<thead>\s*<tr>\s*(<th></th>\s*)+</tr>\s*</thead>")
 TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent / "page"),
@@ -129,6 +130,7 @@ def rendered(text: str, source: Path, page: Path, site: Site) -> Markup:
     md.add_render_rule("text", plain_text)
     md.add_render_rule("table_open", lambda *_: '<div class="wide" tabindex="0"><table>')
     md.add_render_rule("table_close", lambda *_: "</table></div>")
+    text = SOURCE.sub(lambda found: address(found[0], source, page, site), text)
     html = md.render(text).replace("<pre>", '<pre tabindex="0">')
     html = re.sub(r'<a href="">(.*?)</a>', r"\1", html, flags=re.DOTALL)  # leads nowhere
     html = NO_HEAD.sub("", html)  # an empty one stands there because GitHub wants one

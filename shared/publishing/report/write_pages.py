@@ -41,7 +41,7 @@ TRY = {
 }
 SURPRISE = (
     re.compile(  # in README: a small picture if there is one, and "**1. What we found.** ..."
-        r"^(?:!\[(.*)\]\(visualizations/gallery/seven/(\w+)\.png\)\n\n)?(\*\*\d\. .*)$",
+        r'^(?:<p><img src="\S+/seven/(\w+)\.png" alt="(.*?)".*\n\n)?(\*\*\d\. .*)$',
         re.MULTILINE,
     )
 )
@@ -105,7 +105,7 @@ def asked_and_found(output_dir: Path) -> dict[str, list[Mapping]]:
 def surprises(site: Site) -> list[dict]:
     """Returns README's surprises: small picture, README's words, what to try in the explorer."""
     found = []
-    for alt, name, text in SURPRISE.findall((paths.ROOT / CONTENTS).read_text(encoding="utf-8")):
+    for name, alt, text in SURPRISE.findall((paths.ROOT / CONTENTS).read_text(encoding="utf-8")):
         html = rendered(text, CONTENTS, paths.PAGE, site).strip()
         view, trial = TRY.get(name, ("", ""))
         surprise = {
