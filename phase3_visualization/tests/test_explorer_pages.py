@@ -6,6 +6,7 @@ playwright has for it, or a line of JavaScript to run; and what is asked: see AS
 first view's state, or the whole screen.
 """
 
+import copy
 import itertools
 import json
 import re
@@ -16,6 +17,7 @@ from urllib.parse import parse_qsl
 import pytest
 import torch
 
+from phase3_visualization.explorer import write_page
 from phase3_visualization.explorer.models import as_packed
 from shared import paths
 from shared.publishing.report.write_pages import TRY
@@ -487,12 +489,21 @@ def test_on_a_phone_a_bet_leaves_the_live_picture_or_the_way_to_it_in_sight(
     assert errors == []
 
 
-def test_a_head_whose_interval_crosses_the_line_is_not_shown_to_be_able_to_go(page, explorer_data):
-    rises = explorer_data["wagers"]["list"][0]["example"]["rises"]
-    go = sum(rise["span"][1] < 0.01 for rise in rises)  # nats
-    opens(page, "view=break&wager=1&answers=a.....")
+@pytest.mark.parametrize(("low", "high", "count"), [(0.005, 0.009, "1"), (0.005, 0.011, "none")])
+def test_a_head_whose_interval_crosses_the_line_is_not_shown_to_be_able_to_go(
+    browser, explorer_data, tmp_path, low, high, count
+):
+    data = copy.deepcopy(explorer_data)
+    for rise in data["wagers"]["list"][0]["example"]["rises"]:
+        rise["span"] = [0.02, 0.03]  # nats; the line is at 0.01
+    rise["span"] = [low, high]
+    path = tmp_path / "explorer.html"
+    path.write_text(write_page.render(data), encoding="utf-8")
+    page = browser.new_page()
+    page.goto(f"{path.as_uri()}#view=break&wager=1&answers=a.....")
     said = page.inner_text("#break-live .here")
-    assert said.endswith(f"Heads that are shown to be able to go: {go or 'none'} of {len(HEADS)}.")
+    assert said.endswith(f"Heads that are shown to be able to go: {count} of {len(HEADS)}.")
+    page.close()
 
 
 def test_the_bugs_show_in_what_a_changed_word_moves(page, explorer_models, explorer_data):

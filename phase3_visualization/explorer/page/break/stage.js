@@ -74,7 +74,7 @@ const Stage = (() => {
 
   // What this run shows; where it does not show what the record says, that comes first.
   const here = (text, shows) => element("p", { class: "here" }, element("b", {}, "Here: "),
-    shows ? text : `This run is one of the exceptions. ${text}`);
+    shows ? text : `This run is one of the exceptions: ${text}`);
 
   return {
     turns, quiet, pane, panes, letter, cells, map, onTrack, decision, here, mean, loss,
