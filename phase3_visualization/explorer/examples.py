@@ -138,20 +138,28 @@ def words_before(trained: Trained, view: dict) -> int:
     return int((guesses[len(SPECIAL) :] > guesses[truth]).sum())
 
 
+def tells_of_people(view: dict) -> bool:
+    """Returns whether the sentence says what a person does: a reader can reason out who works."""
+    return any(word in VERBS and VERBS[word][0] == "person" for word in view["words"])
+
+
 def teaching_first(views: list[dict], untrained: Trained, trained: Trained) -> list[dict]:
-    """Returns the views, first those that show what training teaches.
+    """Returns the views, first those that show what training teaches, of these those of people.
 
     There the hidden word is not among the five best guesses before training, and is the best one at
     the end. If it led from the beginning, by luck, dragging time would begin by getting worse.
     """
-    learned, others = [], []
+    of_people, learned, others = [], [], []
     for view in views:
         is_unknown = words_before(untrained, view) >= SHOWN_GUESSES
-        if is_unknown and words_before(trained, view) == 0:
+        is_learned = is_unknown and words_before(trained, view) == 0
+        if is_learned and tells_of_people(view):
+            of_people.append(view)
+        elif is_learned:
             learned.append(view)
         else:
             others.append(view)
-    return learned + others
+    return of_people + learned + others
 
 
 def has_rival(verb: str) -> bool:

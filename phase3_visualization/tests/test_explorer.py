@@ -575,10 +575,10 @@ def test_the_page_opens_with_a_word_that_training_taught():
     untrained = who_guesses("lake", "car", "truck", "boxes", "dogs", "cats", "teachers")
     trained = who_guesses("cats", "dogs", "teachers")
     views = []
-    for words in ("those dogs slept", "the teachers sat", "those cats slept", "these cats ran"):
+    for words in ("those dogs slept", "the teachers sat", "those cats slept", "these cats worked"):
         views.append({"words": words.split(), "hidden": 1})
-    dogs, teachers, cats, more_cats = views
-    expected = [cats, more_cats, dogs, teachers]
+    dogs, teachers, cats, at_work = views
+    expected = [at_work, cats, dogs, teachers]  # who works can be reasoned out
     assert examples.teaching_first(views, untrained, trained) == expected
 
 

@@ -27,7 +27,7 @@ from shared.toy_language import INDEX, MASK_ID, PAD_ID, START_ID, VOCABULARY, en
 TOY = "words=the+cat+sat+on+the+mat"
 HEADS = [f"{layer}.{head}" for layer in range(2) for head in range(4)]
 NO_WORDS = torch.tensor([MASK_ID, PAD_ID, START_ID])
-TWO_DIGITS = 0.0051
+TWO_DIGITS = 0.0051  # and so is a share that is written as a whole number of percent
 ADDRESS_WAITS = 300  # milliseconds, for who types: LATER in page.js
 BREAK_WAITS = 150  # milliseconds: PAUSE in look.js
 
@@ -94,7 +94,7 @@ def computed(trained, now, **changed):
 SCREEN = """() => {
     const all = (where, then) => [...document.querySelectorAll(where)].map(then);
     const cells = (row) => [...row.querySelectorAll("td")].map((cell) =>
-        cell.classList.contains("hatched") ? null : Number(cell.ariaLabel));
+        cell.classList.contains("hatched") ? null : parseInt(cell.ariaLabel) / 100);
     const text = (where) => all(where, (one) => one.textContent);
     return { labels: text("#large tbody th"), map: all("#large tbody tr", cells),
         costs: text(".cost"),
@@ -111,13 +111,18 @@ def numbers(texts):
     return torch.tensor([float(text.replace("<0.01", "0.0025") or 0) for text in texts])
 
 
+def shares(texts):
+    """What is written in percent."""
+    return torch.tensor([float(text.removesuffix("%").strip()) / 100 for text in texts])
+
+
 def close(found, expected, apart=TWO_DIGITS):
     assert (found - expected).abs().max() < apart
 
 
 def says(text, before, after):
-    """The text is "0.20 → 0.31" with these two numbers, or "0.20" if both read alike."""
-    shown = numbers(text.split(" → "))
+    """The text is "20 → 31 %" with these two shares, or "20 %" if both read alike."""
+    shown = shares(text.removesuffix(", the same").split(" → "))
     close(shown[[0, -1]], torch.tensor([before, after]))
 
 
@@ -125,12 +130,13 @@ def shows_what_is_computed(page, models):
     now, seen = state(page), page.evaluate(SCREEN)
     trained, usual = model_at(models, now), {"causal": False, "divisor": None, "removed": []}
     before, after = computed(trained, now, **usual), computed(trained, now)
-    assert seen["labels"] == [f"{place} {word}" for place, word in enumerate(after.words)]
+    names = ["____" if word == "<mask>" else word for word in after.words]
+    assert seen["labels"] == [f"{place} {word}" for place, word in enumerate(names)]
     for row, visible, weights in zip(seen["map"], after.mask, after.weights, strict=True):
         hatched = [cell is None for cell in row]
         assert hatched == (~visible).tolist(), "what may not be seen is hatched"
         close(torch.tensor([cell or 0 for cell in row]), weights)
-    close(numbers(seen["row"]), after.weights[now["query"]])  # the arcs
+    close(shares(seen["row"]), after.weights[now["query"]])  # the arcs
     asked = asked_in(now)
     if asked is None:
         assert seen["guesses"] == [] and set(seen["costs"]) == {""}
@@ -268,6 +274,8 @@ def test_the_views_that_other_pages_link_to_are_views_of_the_page(page, hash_):
         assert page.is_visible(f"#{wanted['view']}")
         assert page.inner_text("#break-name").startswith(wanted.get("wager", ""))
     else:
+        if not wanted or "story" in wanted:
+            return  # a step has its own controls
         page.click("#words button >> nth=0")  # whatever the reader does, the address holds the rest
         settles(page, ADDRESS_WAITS)
         held = dict(parse_qsl(page.url.split("#")[1]))
@@ -312,9 +320,12 @@ def test_the_main_button_takes_the_smallest_set_of_heads_that_changes_the_guess(
 
 def test_an_opened_arc_has_the_numbers_of_the_model(page, explorer_models):
     goes_to(page, f"story=3&{TOY}&head=1.3&query=3&hide=2")
+    page.click("summary >> text=All the numbers")
     weights = computed(model_at(explorer_models, state(page)), state(page)).weights
     shown = page.locator("table.steps td.weight").all_inner_texts()
-    close(numbers(shown), weights[3], 6e-4)  # three digits are shown
+    close(shares(shown), weights[3], 6e-4)  # a tenth of a percent
+    lines = page.locator(".keys .line:not(.headings)")
+    close(shares(lines.locator(".number").all_inner_texts()), weights[3])
     sums = page.locator("table.steps tr td:last-child").all_inner_texts()
     *parts, whole = numbers([text.split()[0].replace("−", "-") for text in sums])
     assert len(parts) == 6
@@ -323,7 +334,8 @@ def test_an_opened_arc_has_the_numbers_of_the_model(page, explorer_models):
 
 @torch.no_grad()
 def test_the_walk_through_the_block_has_the_numbers_of_the_model(page, explorer_models):
-    goes_to(page, f"story=4&{TOY}&hide=2&query=2")
+    goes_to(page, f"story=3&{TOY}&hide=2&query=2")
+    page.click("summary >> text=And then?")
     now = state(page)
     model, tokens = model_at(explorer_models, now).model, torch.tensor([encode(now["words"])])
     tokens[0, 2] = MASK_ID
@@ -337,13 +349,14 @@ def test_the_walk_through_the_block_has_the_numbers_of_the_model(page, explorer_
     at_hidden = torch.cat(streams)[:, 2]  # (parts, T, d_model) -> (parts, d_model)
     logits = model.output_norm(at_hidden) @ model.embedding.weight.T + model.output_bias
     losses = -logits.log_softmax(dim=-1)[:, INDEX["sat"]]
-    close(numbers(page.locator(".screen.current .line .number").all_inner_texts()), losses)
+    close(numbers(page.locator("#more details .line .number").all_inner_texts()), losses)
 
 
 def on_stage(page):
-    return page.evaluate("""() => [document.querySelector(".screen.current h2").textContent[0],
+    """Which step of the story it is, which stop of the training, and what is said of that."""
+    return page.evaluate("""() => [document.querySelector("#where").textContent[0],
         Number(document.querySelector("#step").value),
-        document.querySelector("#step-note").textContent]""")
+        document.querySelector("#step-note").textContent.split(":")[0]]""")
 
 
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
@@ -357,56 +370,117 @@ def test_the_story_goes_by_keyboard_alone_and_is_scored(browser, explorer_addres
     def presses(where, key="Enter"):
         page.press(where, key)
 
-    def guesses(word):
-        page.fill("#own-guess", word)
-        presses("#own-guess")
-
-    assert count("#guesses .line") == 0 and "hides" not in page.inner_text("#words")
-    guesses("lion")
-    assert "It does not know “lion”. The only animals it knows: " in page.inner_text("#own-note")
-    assert count("#guesses .line") == 0, "nothing is told yet"
-    guesses("cat")
-    assert page.locator(".current .verdict b").inner_text().strip() in ("Right.", "No.")
+    assert count("#guesses .line") == 0 and "teachers" not in page.inner_text("#words")
+    presses("body", "ArrowRight")
+    presses("#next")
+    assert on_stage(page)[0] == "1", "first the bet"
+    choices = page.locator("#more .choices button:not(.link)").all_inner_texts()
+    assert len(choices) == 4 and state(page)["words"][state(page)["hidden"][0]] in choices
+    presses("#more .choices button >> nth=0")
+    assert count("#more .verdict") == 1 and count("#title:focus") == 1
     assert count("#guesses .name", has_text="you") == 1
-    presses(".current .next")
-    assert on_stage(page) == ["2", 0, "step 0"] and count(".current h2:focus") == 1
+    presses("body", "ArrowRight")
+    assert on_stage(page) == ["2", 11, "after 40 steps"] and count("#title:focus") == 1
+    presses("#more .choices button >> nth=0")
+    assert len(state(page)["removed"]) == 1 and count("#arcs.out") == 1
+    presses("#more button >> text=put it back")
+    assert state(page)["removed"] == []
+    presses("#next")
+    assert on_stage(page) == ["3", 11, "after 40 steps"]
+    assert (count("#arcs circle") == 0) == (motion == "reduce"), "values arrive, or nothing moves"
+    presses("#next")
+    assert on_stage(page) == ["4", 0, "before training"]
     presses("#step", "ArrowRight")
-    _, number, note = on_stage(page)
-    assert number != 0 and note != "step 0"
-    assert f"{note.capitalize()}:" in page.inner_text(".current .says")
-    for screen in "345":
-        presses(".current .next")
-        stage, _, note = on_stage(page)
-        assert (stage, note) == (screen, "step 40")
-    presses(".current .more button >> nth=0")
-    assert len(state(page)["removed"]) == 1 and count(".verdict:focus") == 1
-    presses(".current .next")
-    assert state(page)["removed"] == [], "each screen begins anew"
-    presses(".current .more button >> nth=0")
+    stage, number, note = on_stage(page)
+    assert stage == "4" and number == 1 and note != "before training"
+    presses("#next")
+    presses("#heads .map[aria-pressed=true]", "ArrowRight")
+    assert on_stage(page)[0] == "5", "there the arrow chooses another map"
+    presses("#next")
+    presses("#more .choices button >> nth=0")
     assert state(page)["run"] == "1"
-    presses(".current .next")
-    won = count(".screen .verdict.won")
-    assert page.inner_text(".score") == f"{won} won, {3 - won} lost, 0 open"
-    assert count(".screen:visible") == (7 if motion == "no-preference" else 1)
-    presses(".current button >> text=back")
-    assert on_stage(page)[0] == "6"
+    presses("#next")
+    won = page.evaluate("parseInt(document.querySelector('#title').textContent)")
+    assert f"{won} of 3 bets won." in page.inner_text("#title") and 0 <= won <= 3
+    presses("#back")
+    presses("body", "ArrowLeft")
+    assert on_stage(page)[0] == "5"
     page.close()
     assert errors == []
 
 
-def test_scrolling_moves_the_stage_and_a_linked_stage_stays(browser, explorer_address):
-    page = browser.new_page(viewport={"width": 1280, "height": 800})
-    page.goto(f"{explorer_address}#{TOY}&hide=2&without=0.1")
-    settles(page, 200)
-    assert state(page)["removed"] == ["0.1"], "nobody has scrolled"
-    for screen in (2, 3):
-        page.mouse.move(200, 400)
-        box = page.locator(".screen").nth(screen - 1).bounding_box()
-        page.mouse.wheel(0, box["y"] - 300)
-        page.wait_for_function(f"() => Page.state().story === {screen}")
-        assert " ".join(state(page)["words"]) == "the cat sat on the mat", "their own sentence"
-        page.wait_for_function(f"() => location.hash.includes('story={screen}')")
-    assert state(page)["removed"] == []
+SPOKEN_OF = {  # where the story stands, after which press, and what it speaks of then
+    "story=1": ["#words", "#more .choices button >> nth=3", "#next"],
+    "story=1 bet": ["#words", ".verdict", "#guesses .line >> nth=4", "#next"],
+    "story=2": ["#words", "#more .choices button >> nth=1", "#next"],
+    "story=2 bet": ["#words", "#says", "#guesses .line >> nth=4", "#next"],
+    "story=3": ["#words", "#says", ".keys .line >> nth=-1", "#next"],
+    "story=4": ["#words", "#says", "#guesses .line >> nth=4", "#step", "#step-note", "#next"],
+    "story=5": ["#words", "#heads .map >> nth=7", "#large thead", "#large tr >> nth=-1", "#next"],
+    "story=6": ["#words", "#more .choices button >> nth=1", "#heads .map >> nth=7", "#next"],
+    "story=6 bet": ["#words", "#says", "#grow-train", "#heads .map >> nth=7", "#next"],
+    "story=7": ["#words", "#sentence", "#back"],
+}
+IN_SIGHT = """(one) => {
+    const { top, bottom, left, right } = one.getBoundingClientRect();
+    const nav = document.querySelector("#steps").getBoundingClientRect();
+    const end = one.closest("#steps") ? innerHeight : nav.top;
+    return top >= 0 && bottom <= end + 1 && left >= 0 && right <= innerWidth && bottom > top;
+}"""
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1024, 768), (390, 844)])
+def test_all_that_a_step_speaks_of_is_in_sight(browser, explorer_address, width, height):
+    page = browser.new_page(viewport={"width": width, "height": height})
+    for place, shown in SPOKEN_OF.items():
+        hash_, _, bet = place.partition(" ")
+        page.goto("about:blank")
+        page.goto(f"{explorer_address}#{hash_}")
+        if bet:
+            page.click("#more .choices button >> nth=0")
+        settles(page, 50)
+        for where in shown:
+            assert page.locator(where).first.evaluate(IN_SIGHT), f"{place}: {where} is out of sight"
+    page.close()
+
+
+CONTROLS = "a[href], button, input, select, summary"
+WITH_DIGIT = """() => {
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    const found = [];
+    while (walker.nextNode()) {
+        const { parentElement, textContent } = walker.currentNode;
+        const isSeen = parentElement.offsetParent && parentElement.localName !== "script";
+        if (isSeen && /[0-9]/.test(textContent)) found.push(textContent);
+    }
+    return found; }"""
+
+
+def test_the_first_screen_has_one_thing_to_do(browser, explorer_address):
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(explorer_address)
+    visible = [one for one in page.locator(CONTROLS).all() if one.is_visible()]
+    assert len(visible) <= 12
+    assert len(page.evaluate(WITH_DIGIT)) <= 8
+    page.close()
+
+
+@pytest.mark.parametrize("hash_", ["", *(f"story={step}" for step in range(1, 8)), "nav"])
+def test_no_address_gives_the_first_bet_away(browser, explorer_address, explorer_data, hash_):
+    first = explorer_data["landings"][0]
+    page = browser.new_page()
+    page.goto(explorer_address if hash_ == "nav" else f"{explorer_address}#{hash_}")
+    if hash_ == "nav":
+        page.click("#to-own")
+        page.wait_for_function("() => Page.state().story === 7")
+        assert page.locator("#sentence").evaluate(IN_SIGHT)
+    now = state(page)
+    if hash_ in ("", "story=1"):
+        assert now["words"] == list(first["words"]) and now["covered"]
+        hidden = first["words"][first["hidden"]]
+        assert hidden not in page.inner_text("#words") and not page.is_visible("#guesses")
+    else:
+        assert now["words"] != list(first["words"])
     page.close()
 
 

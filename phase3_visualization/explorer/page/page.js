@@ -145,7 +145,7 @@ const Page = (() => {
       vocabulary: data.vocabulary, words, index, special: data.special, maxLength: data.max_length,
       groups: data.word_groups, verbs: data.verbs, meanings: data.meanings,
     };
-    View.useColors(data.weight_map.light, data.weight_map.dark, data.role_colors);
+    View.useColors(data.weight_map, data.role_colors);
     app = { data, language, go, modelOfLessons: () => ofLessons(data) };
     byId("views").hidden = false;
     for (const view of VIEWS.values()) view.start(app);

@@ -8,8 +8,8 @@ const View = (() => {
   const NO_ROLE = "no role";
   const [WHITE, BLACK] = ["#ffffff", "#000000"];
   const darkGround = matchMedia("(prefers-color-scheme: dark)");
-  let colors = { light: [], dark: [], roles: {} };
-  const useColors = (light, dark, roles) => (colors = { light, dark, roles });
+  let colors; // {weights, roles}: each {light, dark}
+  const useColors = (weights, roles) => (colors = { weights, roles });
 
   const byId = (id) => document.getElementById(id);
   const on = (id, event, action) => byId(id).addEventListener(event, action);
@@ -18,9 +18,11 @@ const View = (() => {
     return Number.isFinite(number) ? number.toFixed(digits).replace(/^-(?=.*[1-9])/, "−").replace(/^-/, "") : "∞";
   }
 
+  const ground = () => (darkGround.matches ? "dark" : "light");
+
   // A weight of 0 is the ground of the page, light or dark.
   function weightColor(weight) {
-    const ramp = darkGround.matches ? colors.dark : colors.light;
+    const ramp = colors.weights[ground()];
     return ramp[Math.round(weight * (ramp.length - 1))];
   }
 
@@ -43,7 +45,7 @@ const View = (() => {
   // Heads are named and coloured by their role, at each stop of a training; heads[layer][head].role is null without.
   const place = (layer, head) => `head ${layer}.${head}`;
   const roleOf = ({ heads }, layer, head) => heads[layer][head].role ?? NO_ROLE;
-  const roleColor = (role) => colors.roles[role] ?? "var(--no-role)";
+  const roleColor = (role) => colors.roles[ground()][role] ?? "var(--no-role)";
   const headName = (model, layer, head) => `${place(layer, head)}, ${roleOf(model, layer, head)}`;
 
   // element("p", {class: "quiet", title: "…"}, "text", child): strings become text, attributes stay attributes.
@@ -76,15 +78,31 @@ const View = (() => {
   // ["the", "cat"] -> ["0 the", "1 cat"]: repeated words stay apart.
   const tokenLabels = (words) => words.map((word, position) => `${position} ${word}`);
 
-  // "0.39 → 0.06", or one number where both read alike.
-  function change(before, after, digits = 2) {
-    const [old, now] = [fixed(before, digits), fixed(after, digits)];
-    return old === now ? now : `${old} → ${now}`;
+  // A share as people say it: 0.394 -> "39 %".
+  const percent = (share, digits = 0) => `${fixed(100 * share, digits)}\u00a0%`;
+
+  // "39 → 6 %", or one number where both read alike.
+  function change(before, after) {
+    const [old, now] = [fixed(100 * before, 0), percent(after)];
+    return percent(before) === now ? now : `${old} → ${now}`;
+  }
+
+  // What a head does, as one says it: "subject → verb" is "subject finds its verb".
+  const JOBS = {
+    previous: "looks one word back", next: "looks one word ahead", self: "looks at the word itself",
+    "first word": "looks at the first word", [NO_ROLE]: "no job that a rule finds",
+  };
+  function jobOf(role) {
+    const [from, to] = role.split(" → ");
+    if (from === "most") return `most words look at the ${to}`;
+    if (to) return `${from} finds its ${to}`;
+    const [, sign, places] = /offset ([+-])(\d)/.exec(role) ?? [];
+    return JOBS[role] ?? `looks ${places} words ${sign === "+" ? "ahead" : "back"}`;
   }
 
   // One line: a name, a bar from 0 to 1, a number. color: a class of page.css; before: another share, as an outline;
   // mark: what stands after the name.
-  function bar(name, share, number, { color = "accent", before = null, mark = "" } = {}) {
+  function bar(name, share, number, { color = "own", before = null, mark = "" } = {}) {
     const track = element("span", { class: "track", "aria-hidden": "true" });
     function add(kind, part) { // however small, it can be seen: only a share of 0 has none
       if (part > 0) track.append(element("i", { class: kind }));
@@ -106,8 +124,8 @@ const View = (() => {
     const shown = new Set([truth, also].filter((word) => word !== null));
     for (const word of words) if (shown.size < count) shown.add(word);
     return words.filter((word) => shown.has(word)).map((word) => bar(vocabulary[word], after[word],
-      before ? change(before[word], after[word]) : fixed(after[word]), {
-        color: word === truth ? "accent" : "other",
+      before ? change(before[word], after[word]) : percent(after[word]), {
+        color: word === truth ? "own" : "other",
         before: before && before[word],
         mark: [word === truth && "✓", word === also && "you"].filter(Boolean).join(" "),
       }));
@@ -121,6 +139,6 @@ const View = (() => {
 
   return {
     NO_ROLE, useColors, byId, on, fixed, weightColor, rgb, readable, roleOf, roleColor, headName, place, element, svg,
-    indexOfLargest, fill, button, change, bar, guesses, tokenLabels, setUsable, isUsable, darkGround,
+    indexOfLargest, fill, button, percent, change, jobOf, bar, guesses, tokenLabels, setUsable, isUsable, darkGround,
   };
 })();

@@ -3,35 +3,44 @@
 "use strict";
 
 const Arcs = (() => {
-  const { byId, element, svg, fixed, indexOfLargest } = View;
+  const { byId, element, svg, percent, indexOfLargest } = View;
   const LEAST = 0.03; // a weight below this gets no arc
-  const [LOW, HIGH] = [16, 34]; // pixels from a word to the top of its arc
+  const [LOW, HIGH] = [20, 100]; // pixels from a word to the top of its arc
   const LINE = 100; // pixels from one line of words to the next, about
+  const ROUNDS = 3; // drops travel so often, then the picture rests
 
   let drawn = null; // the arcs on the screen, to draw them again when words move to other lines
   let shown = ""; // the words on the screen
   let boxes = null; // where they stand; measured when they have moved, not for each arc
 
-  // words: what the model reads; truths[i]: the word that is hidden there, "" if that is
-  // not told yet, or null.
-  function drawWords(words, truths, chosen, onChoose) {
-    const [box, now] = [byId("words"), JSON.stringify([words, truths, chosen])];
+  // words: for each {text, note, isHidden}; note: what stands below it, or nothing. If they are open, a press chooses the
+  // word that asks, and places and all weights are shown.
+  function drawWords(words, chosen, isOpen, onChoose) {
+    const [box, now] = [byId("words"), JSON.stringify([words, chosen, isOpen])];
     if (now === shown) return;
     [shown, boxes] = [now, null];
     const focused = box.contains(document.activeElement);
+    box.classList.toggle("open", isOpen);
+    if (isOpen) box.setAttribute("role", "radiogroup");
+    else box.setAttribute("role", "group");
     box.replaceChildren(...words.map((word, position) => {
-      const truth = truths[position];
-      const button = element("button", {
-        type: "button", role: "radio", "aria-checked": String(position === chosen),
-        tabindex: position === chosen ? 0 : -1, // Tab enters the group once; arrows move in it
-        class: truth === null ? null : "hidden-word",
-      }, element("small", { class: "place" }, position), word);
-      if (truth !== null) button.append(element("small", { class: "truth" }, truth ? `hides “${truth}”` : "hidden"));
-      button.append(element("small", { class: "weight" }));
-      button.addEventListener("click", () => onChoose(position));
-      return button;
+      const box = isOpen ? choice(position, chosen, onChoose) : element("span");
+      box.classList.add("word");
+      box.classList.toggle("hidden-word", word.isHidden);
+      box.append(element("small", { class: "place" }, position), element("span", { class: "text" }, word.text));
+      if (word.note) box.append(element("small", { class: "truth" }, word.note));
+      box.append(element("small", { class: "weight" }));
+      return box;
     }));
     if (focused) box.children[chosen].focus({ preventScroll: true });
+  }
+
+  function choice(position, chosen, onChoose) {
+    const checked = position === chosen; // Tab enters the group once; arrows move in it
+    const button = element("button",
+      { type: "button", role: "radio", "aria-checked": String(checked), tabindex: checked ? 0 : -1 });
+    button.addEventListener("click", () => onChoose(position));
+    return button;
   }
 
   // Arrow keys, Home and End in the row of words.
@@ -46,34 +55,62 @@ const Arcs = (() => {
     onChoose(keys[event.key]);
   }
 
-  // The weights of one query as arcs, and as a number under each word. isOut: nobody hears of them.
-  function drawArcs(weights, query, color, isOut) {
-    drawn = [weights, query, color, isOut];
-    const buttons = [...byId("words").children];
-    buttons.forEach((button, j) => {
-      button.querySelector(".weight").textContent = weights[j] >= 0.005 ? fixed(weights[j]) : "";
+  // The weights of one query as arcs, and as a number under each word. isOut: nobody hears of them. isMoving: what each
+  // word gives travels along its arc, a drop as large as its share.
+  function drawArcs(weights, query, color, isOut, isMoving) {
+    drawn = [weights, query, color, isOut, isMoving];
+    const words = [...byId("words").children];
+    const most = indexOfLargest(weights);
+    words.forEach((word, j) => {
+      word.querySelector(".weight").textContent = percent(weights[j]);
+      word.classList.toggle("most", j === most);
     });
-    boxes ??= buttons.map(({ offsetLeft, offsetWidth, offsetTop, offsetHeight }) =>
+    boxes ??= words.map(({ offsetLeft, offsetWidth, offsetTop, offsetHeight }) =>
       ({ x: offsetLeft + offsetWidth / 2, top: offsetTop, bottom: offsetTop + offsetHeight }));
-    const most = boxes[indexOfLargest(weights)];
-    const strip = byId("strip"); // where the words are one line, it is scrolled so that both ends are seen
-    strip.scrollLeft = (boxes[query].x + most.x - strip.clientWidth) / 2;
-    const arcs = boxes.map((box, j) => (j === query || weights[j] < LEAST ? null : arc(boxes[query], box, weights[j])));
-    byId("arcs").replaceChildren(...arcs.filter(Boolean));
-    byId("arcs").style.stroke = color;
+    const parts = [];
+    boxes.forEach((box, j) => {
+      if (j === query || weights[j] < LEAST) return;
+      const far = Math.abs(box.top - boxes[query].top) > 1.5 * LINE; // it runs through the words of a line between
+      parts.push(svg("path", { d: arc(boxes[query], box), "data-key": j, "stroke-width": (1 + 9 * weights[j]).toFixed(1),
+        opacity: far ? 0.35 : 1 }));
+      if (isMoving && !stillness.matches) parts.push(drop(arc(box, boxes[query]), weights[j], j));
+    });
+    byId("arcs").replaceChildren(...parts);
+    byId("arcs").style.color = color;
     byId("arcs").classList.toggle("out", isOut);
   }
 
+  const stillness = matchMedia("(prefers-reduced-motion: reduce)");
+
+  function drop(path, weight, j) {
+    const circle = svg("circle", { r: 3 + 6 * weight, "data-key": j });
+    circle.append(svg("animateMotion", { path, dur: "1.6s", repeatCount: ROUNDS }));
+    setTimeout(() => circle.remove(), 1600 * ROUNDS);
+    return circle;
+  }
+
+  // Only what leads to one word, while a pointer or the focus is on it; all again for null.
+  function isolate(key) {
+    const alone = byId("arcs").querySelector(`[data-key="${key}"]`) !== null;
+    for (const part of byId("arcs").children) part.classList.toggle("faint", alone && part.dataset.key !== String(key));
+  }
+
+  function wire() {
+    const box = byId("words");
+    const wordAt = ({ target }) => [...box.children].indexOf(target.closest(".word"));
+    for (const event of ["pointerover", "focusin"]) box.addEventListener(event, (at) => isolate(wordAt(at)));
+    for (const event of ["pointerleave", "focusout"]) box.addEventListener(event, () => isolate(null));
+  }
+
   // Over the words of one line; between two lines from the edge of one word to the facing edge of the other.
-  function arc(from, to, weight) {
-    const lift = Math.min(HIGH, LOW + Math.abs(to.x - from.x) / 8) * 1.33; // a curve reaches 3/4 of its handles
+  function arc(from, to) {
+    const room = from.top === boxes[0].top ? from.top - 6 : LINE - from.bottom + from.top; // above the line of words
+    const lift = Math.min(HIGH, room, LOW + Math.abs(to.x - from.x) / 8) * 1.33; // a curve reaches 3/4 of its handles
     const start = to.top > from.bottom ? from.bottom : from.top;
     const end = to.bottom < from.top ? to.bottom : to.top;
     const middle = (start + end) / 2;
     const handles = start === from.top && end === to.top ? [start - lift, end - lift] : [middle, middle];
-    const line = `M ${from.x} ${start} C ${from.x} ${handles[0]}, ${to.x} ${handles[1]}, ${to.x} ${end}`;
-    const far = Math.abs(from.top - to.top) > 1.5 * LINE; // it runs through the words of a line between
-    return svg("path", { d: line, "stroke-width": (1 + 8 * weight).toFixed(1), opacity: far ? 0.35 : 1 });
+    return `M ${from.x} ${start} C ${from.x} ${handles[0]}, ${to.x} ${handles[1]}, ${to.x} ${end}`;
   }
 
   function redraw() {
@@ -81,5 +118,5 @@ const Arcs = (() => {
     if (drawn) drawArcs(...drawn);
   }
 
-  return { drawWords, moveChoice, drawArcs, redraw };
+  return { wire, drawWords, moveChoice, drawArcs, redraw };
 })();

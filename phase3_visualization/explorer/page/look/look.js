@@ -4,7 +4,8 @@
 "use strict";
 
 const Look = (() => {
-  const { byId, on, fixed, element, change, headName, roleOf, roleColor, indexOfLargest, setUsable, isUsable } = View;
+  const { byId, on, fixed, element, percent, change, jobOf, roleOf, roleColor, indexOfLargest, setUsable, isUsable } = View;
+  const BLANK = "____"; // for <mask>, until its vector is spoken of
   const PAUSE = 150; // milliseconds without a change before sets of heads are tried, which takes some hundred passes
 
   let data, language, state, maps, timer;
@@ -62,15 +63,14 @@ const Look = (() => {
 
   // ---- drawing
 
-  // All that is drawn, once for the stage and the story beside it.
+  // All that is drawn, once for the stage and the story below it.
   function seen() {
     const stop = Runs.stopAt(state);
     const pass = Levers.run(state, language);
     const words = pass.tokens.map((token) => language.vocabulary[token]);
     const row = pass.layers[state.layer].weights[state.head][state.query];
     return {
-      state: { ...state }, stop, pass, words, row, query: `“${words[state.query]}”`,
-      name: headName(stop, state.layer, state.head),
+      state: { ...state }, stop, pass, words: words.map((word) => (word === "<mask>" ? BLANK : word)), row,
       named: stop.heads.flat().filter(({ role }) => role !== null).length,
       before: Levers.measure(Levers.untouched(state), language), after: Levers.measure(state, language),
     };
@@ -79,22 +79,29 @@ const Look = (() => {
   function redraw() {
     const now = seen();
     byId("look").classList.toggle("covered", state.covered);
+    Story.draw(now);
     drawSentence(now);
     drawGuesses(now);
-    Time.draw(state);
+    Time.draw(state, now.after && language.vocabulary[now.after.truth], now.after?.chance);
     drawHeads(now);
     drawLevers(now);
     drawBreak(now);
-    Story.draw(now);
   }
 
-  function drawSentence({ stop, words, row }) {
-    const told = (i) => (state.covered ? "" : state.words[i]);
-    const truths = words.map((_, i) => (state.hidden.includes(i) ? told(i) : null));
-    Arcs.drawWords(words, truths, state.query, choose);
+  function drawSentence({ stop, words, row, after }) {
+    const isOpen = Story.isOpen();
+    const shown = words.map((text, i) => {
+      const isHidden = state.hidden.includes(i);
+      const isAsked = isHidden && i === state.query;
+      if (!isHidden || state.covered) return { text, isHidden };
+      if (isOpen) return { text, isHidden, note: `hides “${state.words[i]}”` };
+      const guess = `${language.vocabulary[after.best]}${after.best === after.truth ? "" : "?"}`;
+      return { text: isAsked ? guess : text, isHidden };
+    });
+    Arcs.drawWords(shown, state.query, isOpen, choose);
     const isOut = state.removed.includes(here());
-    Arcs.drawArcs(row, state.query, roleColor(roleOf(stop, state.layer, state.head)), isOut);
-    byId("looks").replaceChildren(...looks(stop, words, row, isOut));
+    Arcs.drawArcs(row, state.query, roleColor(roleOf(stop, state.layer, state.head)), isOut, state.story === 3);
+    byId("looks").replaceChildren(...(isOpen ? looks(stop, words, row, isOut) : []));
     if (document.activeElement !== byId("sentence")) showTyped();
   }
 
@@ -102,29 +109,30 @@ const Look = (() => {
     byId("sentence").value = state.covered ? "" : state.words.join(" ");
   }
 
-  // “<mask>” looks most at “cat”: 0.74 · head 1.0 subject → verb
+  // The gap looks most at “worked”: 84 %, through head 1.0, which finds the verb.
   function looks(stop, words, row, isOut) {
     const most = indexOfLargest(row);
-    const said = [element("b", {}, words[state.query]), " looks most at ",
-      element("b", {}, most === state.query ? "itself" : words[most]), ` (${fixed(row[most])}) through head ${here()}`];
+    const asks = state.hidden.includes(state.query) ? "The gap" : `“${words[state.query]}”`;
+    const said = [element("b", {}, asks), " looks most at ",
+      element("b", {}, most === state.query ? "itself" : words[most]), `: ${percent(row[most])}, through head ${here()}`];
     const { role } = stop.heads[state.layer][state.head];
     const badge = element("span", { class: "badge" }, role);
     badge.style.setProperty("--head", roleColor(role));
     if (role && Words.fits(role, state.words, state.query, language)) said.push(", ", badge);
-    else if (role) said.push(element("span", { class: "quiet" }, `, whose name, ${role}, is not about this word`));
-    if (isOut) said.push(element("b", { class: "changed" }, ". Knocked out: what it sees no longer gets through."));
+    else if (role) said.push(element("span", { class: "quiet" }, ` (its job, ${role}, does not concern this word)`));
+    if (isOut) said.push(element("b", { class: "changed" }, ". It still looks, but what it sees no longer gets through."));
     return said;
   }
 
   function drawGuesses({ before, after }) {
     const touched = Levers.active(state).length > 0;
     const nothing = "Nothing is hidden, so there is nothing to guess.";
-    byId("question").textContent = after ? "Guesses for the hidden word" : nothing;
-    byId("cover").hidden = !state.covered;
+    byId("question").textContent = after ? "What it would put in the gap" : nothing;
     const bars = !after || state.covered ? [] : View.guesses(after.probabilities, language.vocabulary, after.truth,
-      { before: touched ? before.probabilities : null, also: state.guess });
+      { before: touched ? before.probabilities : null, also: state.story === 1 ? state.guess : null });
     byId("guesses").replaceChildren(...bars);
-    byId("guess-note").textContent = touched && after ? "Outlines: without the levers." : "";
+    byId("guess-note").textContent = after && !state.covered
+      ? `✓ is the word that stood there.${touched ? " Outlines: before the change." : ""}` : "";
     byId("grammar-note").textContent = after && !state.covered ? Words.ofVerb(state.words, language) : "";
     for (const name of Levers.NAMES) {
       const alone = after && Levers.pulled(state, name) ? Levers.measure(Levers.only(state, name), language) : null;
@@ -134,17 +142,23 @@ const Look = (() => {
     }
   }
 
-  function drawHeads({ stop, pass, words, after, name }) {
+  function drawHeads({ stop, pass, words, after }) {
+    const isFree = Story.here() === 7;
     const costs = Levers.allHeads().map((head) => {
-      if (!after || state.covered) return "";
+      if (!after || !isFree) return "";
       const other = Levers.measure({ ...state, removed: Levers.toggled(state.removed, head) }, language);
-      return change(after.chance, other.chance);
+      const text = change(after.chance, other.chance);
+      return text.includes("→") ? text : `${text}, the same`;
     });
     Maps.drawHeads(maps, stop, pass.layers, state, costs);
-    const truth = after && !state.covered ? `“${language.vocabulary[after.truth]}”` : "the hidden word";
-    byId("heads-heading").textContent = `Eight heads: where each looks, and what ${truth} gets without it`;
-    byId("head-heading").textContent = `One head, large: ${name}`;
-    if (!byId("large-card").open) return;
+    const truth = after && `“${language.vocabulary[after.truth]}”`;
+    byId("heads-heading").textContent = after && isFree ? `Eight heads, and what ${truth} gets without each` : "Eight heads";
+    const { role, own, others } = stop.heads[state.layer][state.head];
+    byId("head-heading").textContent = `Head ${here()}: ${jobOf(role ?? View.NO_ROLE)}`;
+    byId("large-note").textContent = role === null ? "No rule fits it."
+      : others === null ? `In new sentences ${percent(own)} of the words do so.`
+        : `In new sentences it finds the right word ${percent(own)} of the time; other words look there ${percent(others)} of the time.`;
+    if (!Story.isOpen()) return;
     Maps.drawLarge(byId("large"), words, pass.layers[state.layer].weights[state.head],
       (i, j) => state.causal && j > i, state.query, choose);
   }
@@ -160,7 +174,6 @@ const Look = (() => {
     byId("removed-note").textContent = state.removed.length
       ? `knocked out: ${state.removed.join(", ")}` : "no head is knocked out";
     byId("hide").textContent = `${state.hidden.includes(state.query) ? "show" : "hide"} “${state.words[state.query]}”`;
-    byId("hide").hidden = state.covered;
     setUsable(byId("reset"), Levers.active(state).length > 0);
   }
 
@@ -173,12 +186,11 @@ const Look = (() => {
     byId("knock").textContent = state.removed.length ? "put back what is knocked out"
       : many ? `break it: knock out ${set.join(" and ")}`
         : `${set === null ? "" : "break it: "}knock out head ${set?.[0] ?? here()}`;
-    byId("knock").hidden = state.covered; // first the bet
     byId("knock").dataset.heads = (set ?? [here()]).join("_");
-    byId("breaks").textContent = state.covered || set === undefined ? ""
+    byId("breaks").textContent = set === undefined ? ""
       : set === null ? "No three heads together change the best guess here."
         : many ? `No head alone changes the best guess here: it takes ${set.length} together.` : "";
-    if (set !== undefined || !after || state.covered || Grow.isRunning()) return;
+    if (set !== undefined || !after || Story.here() !== 7 || Grow.isRunning()) return;
     timer = setTimeout(() => {
       sets.set(key, Levers.breaking(state, language));
       drawBreak({ after });
@@ -254,15 +266,9 @@ const Look = (() => {
     on("causal", "change", () => set({ causal: byId("causal").checked }, "causal"));
     on("divisor", "input", setDivisor);
     press("knock", () => set({ removed: state.removed.length ? [] : byId("knock").dataset.heads.split("_") }, "knock"));
-    press("uncover", () => set({}, "show"));
     press("hide", hide);
-    on("to-own", "click", (event) => {
-      event.preventDefault(); // the address is the stage's
-      byId("own").scrollIntoView({ block: "start" });
-      byId("sentence").focus({ preventScroll: true });
-    });
     press("reset", () => set({ ...Levers.UNTOUCHED, removed: [] }, "reset"));
-    on("large-card", "toggle", () => state && byId("large-card").open && redraw());
+    Arcs.wire();
   }
 
   // A stop of a run that is trained here has come: it is shown, unless its reader looks at an earlier one.
@@ -282,26 +288,23 @@ const Look = (() => {
     Story.start(app, set);
     wire();
     View.darkGround.addEventListener("change", () => state && redraw());
-    new ResizeObserver(Arcs.redraw).observe(byId("strip"));
-    const measureTop = () => byId("look").style.setProperty("--top", `${byId("top").offsetHeight}px`);
-    new ResizeObserver(measureTop).observe(byId("top"));
+    new ResizeObserver(Arcs.redraw).observe(byId("words"));
     byId("rule").href = data.rule;
   }
 
-  // The state that the address describes. A screen of the story has a scene of its own, unless the address says more.
+  // The state that the address describes. A step of the story has a scene of its own, unless the address says more.
   function show(parts) {
     Address.forget();
     hidByReader = parts.has("hide");
     state = Address.read(parts, language, firstState);
-    const screen = Story.stepOf(parts) ?? (parts.size === 0 ? 1 : null);
-    if (screen !== null) Object.assign(state, parts.has("words") ? { story: screen } : Story.scene(screen, state));
+    const step = Story.stepOf(parts) ?? (parts.size === 0 ? 1 : null);
+    if (step !== null) Object.assign(state, parts.has("words") ? { story: step } : Story.scene(step, state));
     const grown = Address.grown(parts);
     if (grown && Runs.has(grown.run)) Object.assign(state, grown);
     else if (grown) Grow.train(grown.seed, grown.step);
     readWell();
     redraw();
     showTyped(); // whoever types there, or typed
-    if (Story.stepOf(parts)) Story.arrive(screen);
   }
 
   function leave() {

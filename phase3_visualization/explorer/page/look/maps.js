@@ -3,7 +3,7 @@
 "use strict";
 
 const Maps = (() => {
-  const { element, fixed, weightColor, readable, rgb, roleOf, roleColor, headName, place, tokenLabels } = View;
+  const { element, fixed, percent, weightColor, readable, rgb, roleOf, roleColor, headName, place, tokenLabels, jobOf } = View;
   const WITH_NUMBERS = 10; // words: up to here numbers stand in the cells of the large map
   const PIXELS = 96; // about as many across a small map, a whole number for each cell
   const FRAME = 1; // pixels, in a cell of six or so
@@ -53,32 +53,26 @@ const Maps = (() => {
       const [layer, head] = [Math.floor(i / num_heads), i % num_heads];
       const [canvas, role] = [element("canvas", { "aria-hidden": "true" }), element("span", { class: "role" })];
       const map = element("button", { type: "button", class: "map" }, role, canvas);
-      const [cost, shares] = [element("span", { class: "cost" }), element("span")];
+      const cost = element("span", { class: "cost" });
       const remove = element("button", { type: "button", class: "remove" });
       map.addEventListener("click", () => onChoose(layer, head));
       remove.addEventListener("click", () => onRemove(layer, head));
-      const under = element("div", { class: "under" }, cost, shares, remove);
+      const under = element("div", { class: "under" }, cost, remove);
       const cell = element("div", { class: "head-cell" }, map, under);
-      return { layer, head, canvas, role, map, cost, shares, remove, cell };
+      return { layer, head, canvas, role, map, cost, remove, cell };
     });
     box.replaceChildren(...maps.map((item) => item.cell));
     return maps;
   }
 
-  // What a name was earned with: the share of the words that look where it says, and of the others that do so, too.
-  function earnedBy({ role, own, others }) {
-    if (role === null) return "";
-    return others === null ? `words: ${fixed(own)}` : `own word: ${fixed(own)}, others: ${fixed(others)}`;
-  }
-
-  // model: {heads, with a role each}; costs: of each head, "0.39 → 0.06".
+  // model: {heads, with a role each}; costs: of each head, "39 → 6 %".
   function drawHeads(maps, model, layers, state, costs) {
-    maps.forEach(({ layer, head, canvas, role, map, cost, shares, remove, cell }, i) => {
+    maps.forEach(({ layer, head, canvas, role, map, cost, remove, cell }, i) => {
       drawMap(canvas, layers[layer].weights[head], (query, key) => state.causal && key > query);
       const chosen = layer === state.layer && head === state.head;
       const out = state.removed.includes(`${layer}.${head}`);
       const named = roleOf(model, layer, head);
-      role.textContent = `${layer}.${head} ${named}`;
+      role.replaceChildren(named === View.NO_ROLE ? "no job" : jobOf(named), element("small", {}, ` ${layer}.${head}`));
       map.style.setProperty("--head", roleColor(named));
       map.setAttribute("aria-pressed", chosen);
       map.tabIndex = chosen ? 0 : -1; // Tab enters the grid once; arrows move in it
@@ -86,7 +80,6 @@ const Maps = (() => {
       cell.classList.toggle("out", out);
       cell.classList.toggle("lit", model.heads[layer][head].role !== null);
       cost.textContent = costs[i];
-      shares.textContent = earnedBy(model.heads[layer][head]);
       remove.textContent = out ? "put back" : "knock out";
       remove.setAttribute("aria-pressed", out);
       remove.setAttribute("aria-label", `${out ? "put back" : "knock out"} ${place(layer, head)}`);
@@ -95,7 +88,7 @@ const Maps = (() => {
 
   // One head large, as a table: it can be read aloud. Its cells are made once for a length and then only filled.
   function makeLarge(box, length, onChoose) {
-    const top = element("tr", {}, element("th", { class: "corner" }, "query ↓ key →"));
+    const top = element("tr", {}, element("th", { class: "corner" }, "looks ↓ %"));
     const rows = [];
     for (let i = 0; i < length; i++) {
       top.append(element("th", { scope: "col" }, element("span")));
@@ -124,8 +117,8 @@ const Maps = (() => {
     const ground = hidden ? "" : weightColor(weight);
     cell.style.background = ground;
     cell.style.color = hidden ? "" : readable(ground);
-    if (length <= WITH_NUMBERS) cell.textContent = hidden ? "" : fixed(weight);
-    cell.ariaLabel = hidden ? "hidden" : fixed(weight);
+    if (length <= WITH_NUMBERS) cell.textContent = hidden ? "" : fixed(100 * weight, 0);
+    cell.ariaLabel = hidden ? "hidden" : percent(weight);
   }
 
   return { drawMap, makeHeads, drawHeads, drawLarge };

@@ -1,102 +1,97 @@
-// The story: seven screens about the sentence beside them, by scrolling, by keyboard, or by address, #story=3.
+// The story: seven steps about one sentence. One thing at a time stands below the sentence, and what a step does not
+// speak of is not there (page.css: data-step).
 //
-// A screen moves one thing on the stage, and says what is seen there with the numbers on the screen. Three of them ask
-// before they show; what a reader bet is kept in this page alone.
+// Three steps ask before they show. What a reader bet is kept in this page alone. Until the first bet is made, every
+// other step tells its part about another sentence, so that no link and no address gives the answer away.
 "use strict";
 
 const Story = (() => {
-  const { byId, button, element, fixed, change } = View;
-  const won = new Map(); // screen -> whether its bet was won; null if it was seen before it was bet on
-  const told = new Map(); // screen -> what was said then
+  const { byId, on, button, element, fixed, percent, jobOf } = View;
+  const won = new Map(); // step -> whether its bet was won; null if the answer was asked for
   const BETS = 3;
-  let act, language, texts, sections;
+  let act, language, texts, landings;
   let seen; // what is on the stage
-  let asked = null; // the head that screen 6 asks about
-  let drawn = ""; // what all screens were drawn for
-  let scrolled = false; // by the reader: only then does a screen that comes into sight move the stage
+  let asked = null; // the head that step 6 asks about
+  let drawn = ""; // what the step was drawn for
 
-  const said = (text) => element("p", {}, text);
-  const row = (...parts) => element("div", { class: "row" }, ...parts);
+  const row = (...parts) => element("div", { class: "row choices" }, ...parts);
   const word = (token) => `“${language.vocabulary[token]}”`;
-  const atEnd = () => ({ run: "0", step: Runs.lastStep("0"), removed: [] });
+  const atEnd = () => ({ run: "0", step: Runs.lastStep("0"), removed: [], covered: false });
 
-  function bet(screen, isRight, changes, text = "") {
-    if (!won.has(screen)) won.set(screen, isRight); // only the first answer counts
-    told.set(screen, text);
+  function bet(step, isRight, changes) {
+    if (!won.has(step)) won.set(step, isRight); // only the first answer counts
     act(changes, "bet");
-    sections[screen - 1].querySelector(".verdict")?.focus();
+    byId("title").focus({ preventScroll: true });
   }
 
-  function verdict(screen, text) {
-    const isRight = won.get(screen);
-    return element("p", { class: `verdict ${isRight ? "won" : "lost"}`, tabindex: "-1" },
-      element("b", {}, isRight ? "Right. " : "No. "), text);
+  function verdict(step, right = "You were right.", wrong = "You bet the other way.") {
+    if (typeof won.get(step) !== "boolean") return "";
+    return element("p", { class: `verdict ${won.get(step) ? "won" : "lost"}` }, won.get(step) ? right : wrong);
   }
 
-  // ---- the screens: scene, what the stage becomes; more, what stands below the text of texts.json
+  // ---- the steps. more: what stands below the words of texts.json; it returns elements
 
-  // A guess is as good as the model's if the model finds it at least half as likely as its own.
-  function guessed() {
-    const [typed = ""] = Words.split(byId("own-guess").value);
-    const token = language.words.includes(typed) ? language.index.get(typed) : null;
-    if (token === null) {
-      const { says, words } = Words.instead(typed, seen.state.words[seen.state.query - 1], language);
-      const unknown = `It does not know “${typed}”. ${says} ${words.join(", ")}`;
-      byId("own-note").textContent = typed ? unknown : "Type a word.";
-      return;
-    }
-    const { probabilities, best } = seen.after;
-    bet(1, probabilities[token] >= probabilities[best] / 2, { guess: token, covered: false });
+  // One word of each kind, as many as the hidden one: a kind is what a reader can reason out, a word is not.
+  function askWord({ after }) {
+    const truth = language.vocabulary[after.truth];
+    const choices = Words.oneOfEachKind(truth, language.groups).map((choice) => button(choice, () =>
+      bet(1, Words.groupOf(choice, language.groups) === Words.groupOf(truth, language.groups),
+        { guess: language.index.get(choice), covered: false })));
+    const skip = button("I do not know: show me", () => bet(1, null, { covered: false }), { class: "link" });
+    return [row(...choices), row(skip)];
   }
 
-  function askWord() {
-    const input = element("input", { type: "text", id: "own-guess", autocomplete: "off", autocapitalize: "none",
-      spellcheck: "false", "aria-label": "your guess", "aria-describedby": "own-note" });
-    const form = element("form", { class: "row" }, input, element("button", { class: "main-button" }, "guess"));
-    form.addEventListener("submit", (event) => {
-      event.preventDefault();
-      guessed();
+  const tellWord = (now) => (now.state.covered ? askWord(now)
+    : [verdict(1, "You chose a word of the right kind.", "You chose a word of another kind.")]);
+
+  function askCut({ state, after }) {
+    const removed = [Levers.nameOf(state.layer, state.head)];
+    if (state.removed.length) return [verdict(2), row(button("put it back", () => act({ removed: [] }, "knock")))];
+    if (won.has(2)) return [row(button("cut it again", () => act({ removed }, "knock"), { class: "main-button" }))];
+    const changes = Levers.measure({ ...state, removed }, language).best !== after.best;
+    const answer = (isRight) => () => bet(2, isRight, { removed });
+    return [row(button(`it still says ${word(after.best)}`, answer(!changes)), button("it says something else", answer(changes)))];
+  }
+
+  // The arc opened: how well each key fits the query, and the share that comes of it.
+  function openArc({ pass, state, words, row: shares }) {
+    const divisor = state.divisor ?? Runs.model().divisor;
+    const scores = Steps.scores(pass, state, divisor);
+    const most = View.indexOfLargest(shares);
+    const lines = words.map((name, j) => {
+      const line = View.bar(name, shares[j], percent(shares[j]), { color: j === most ? "own" : "other" });
+      line.append(element("span", { class: "score-of" }, fixed(scores[j], 1)));
+      return line;
     });
-    return [form, element("p", { id: "own-note", class: "message", role: "status" })];
+    const head = element("div", { class: "line headings", "aria-hidden": "true" }, element("span", {}, "key of"),
+      element("span", {}, "share of the value that arrives"), element("span"), element("span", { class: "score-of" }, "score"));
+    const table = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "the numbers of each key" },
+      Steps.table(pass, state, words, divisor));
+    const parts = [fold("All the numbers: query · key, divided, softmax, times value", table)];
+    if (seen.after) parts.push(fold("And then? From this head to the guess", ...throughBlock(state)));
+    return [element("div", { class: "keys" }, head, ...lines), ...parts];
   }
 
-  function tellWord({ before: { probabilities, best, truth }, state: { covered, guess } }) {
-    if (covered) return askWord();
-    const model = `The model's best guess is ${word(best)}, ${fixed(probabilities[best])}; it was ${word(truth)}.`;
-    if (won.get(1) === null || guess === null) return [said(model)];
-    const how = won.get(1) ? "At least half as likely" : "Less than half as likely";
-    return [verdict(1, `${how} as its own best: ${word(guess)} gets ${fixed(probabilities[guess])}. ${model}`)];
-  }
+  const fold = (title, ...parts) => element("details", {}, element("summary", {}, title), ...parts);
 
-  function openArc({ pass, state, words }) {
-    const table = Steps.table(pass, state, words, state.divisor ?? Runs.model().divisor);
-    const region = { class: "scroll", tabindex: "0", role: "region", "aria-label": "the numbers of each key" };
-    return [element("div", region, table)];
-  }
-
-  function drawBlock({ state }) {
-    const { num_layers } = Runs.model();
+  // What the hidden word costs after each part of the model, and which part helps most.
+  function throughBlock(state) {
     const losses = Levers.through(state, language);
-    const layers = Array.from({ length: num_layers }, (_, layer) =>
-      [`+ attention ${layer}`, `+ feed-forward ${layer}`]).flat();
+    const names = ["word and place"];
+    for (let layer = 0; layer < Runs.model().num_layers; layer++) names.push(`attention ${layer}`, `feed-forward ${layer}`);
+    const drops = losses.map((loss, i) => (i ? losses[i - 1] - loss : 0));
+    const best = View.indexOfLargest(drops);
     const most = Math.max(...losses);
-    return losses.map((loss, i) => View.bar(["word and place", ...layers][i], loss / most, fixed(loss)));
-  }
-
-  function askBreak({ state, after, before }) {
-    if (state.removed.length === 0) {
-      const head = Levers.nameOf(state.layer, state.head);
-      const changes = Levers.measure({ ...state, removed: [head] }, language).best !== after.best;
-      const answer = (isRight) => () => bet(5, isRight, { removed: [head] });
-      return [row(button("it changes", answer(changes)), button("it stays", answer(!changes)))];
-    }
-    const best = before.best === after.best ? "stays" : `was ${word(before.best)} and is`;
-    const text = `${word(after.truth)} ${change(before.chance, after.chance)}; the best guess ${best} ${word(after.best)}.`;
-    return won.has(5) ? [verdict(5, text)] : [said(text)];
+    return [
+      element("p", {}, "The sum of all heads is added to what stood in the gap; then a small network, the feed-forward " +
+        "layer, adds its part, and the next layer goes on. If the model had to answer after each part, how surprised " +
+        `would it be by the hidden word? The biggest drop comes with ${names[best]}. Surprise can also rise on the way.`),
+      ...losses.map((loss, i) => View.bar(names[i], loss / most, fixed(loss), { color: i === best ? "own" : "other" })),
+      element("p", { class: "quiet" }, "Surprise is −ln of the probability, in nats: 0 is certainty."),
+    ];
   }
 
   const roleAt = (run, { layer, head }) => Runs.get(run).stops.at(-1).heads[layer][head].role;
-  const anyRole = (run) => Runs.lanes(run).find(({ heads }) => heads.at(-1).length > 0)?.role;
 
   // The first head that has a role at the end of a run: {layer, head}, or null.
   function havingRole(run, role) {
@@ -104,129 +99,156 @@ const Story = (() => {
     return found ? { layer: found.layer, head: found.head } : null;
   }
 
-  // Screen 6 goes on with the training of one's own, if there is one.
+  // The head of step 6: the one on the stage, or the first that has a job. A training of one's own goes on.
   function seedScene(state) {
-    const { layer, head } = state;
     const named = state.run === "0" && roleAt("0", state);
-    asked = (named ? null : havingRole("0", anyRole("0"))) ?? { layer, head };
+    const anyRole = Runs.lanes("0").find(({ heads }) => heads.at(-1).length > 0)?.role;
+    asked = (named ? null : havingRole("0", anyRole)) ?? { layer: state.layer, head: state.head };
     const own = Runs.own();
-    return own ? { ...atEnd(), run: own, step: Runs.lastStep(own) }
-      : { ...atEnd(), layer: asked.layer, head: asked.head };
+    return own ? { ...atEnd(), run: own, step: Runs.lastStep(own) } : { ...atEnd(), ...asked };
   }
 
-  function askSeed({ state, stop, name }) {
+  function askSeed({ state }) {
+    if (won.has(6)) return [verdict(6)];
     const { layer, head } = asked ?? state;
-    const { seed } = Runs.get(state.run);
-    const stage = said(`On the stage: seed ${seed}, step ${stop.step}, ${name}. Or train one here:`);
-    if (won.has(6)) return [verdict(6, told.get(6)), stage];
     const there = havingRole("1", roleAt("0", { layer, head }));
-    const found = there ? `head ${Levers.nameOf(there.layer, there.head)}` : "no head";
     const same = there !== null && there.layer === layer && there.head === head;
-    const text = `With seed ${Runs.get("1").seed} it is ${found}.`;
-    const answer = (isRight) => () => bet(6, isRight, { ...atEnd(), run: "1", ...there }, text);
-    return [row(button("the same head", answer(same)), button("another, or none", answer(!same))), stage];
+    const answer = (isRight) => () => bet(6, isRight, { ...atEnd(), run: "1", ...there });
+    return [row(button("the same head", answer(same)), button("another head, or none", answer(!same)))];
   }
 
   function drawScore() {
-    const [right, wrong] = [true, false].map((kind) => [...won.values()].filter((is) => is === kind).length);
     const note = element("span", { class: "quiet", role: "status" });
     const address = `${location.href.split("#")[0]}#story=1`;
     const copy = button("copy a link to this story", async () => {
       await navigator.clipboard?.writeText(address).catch(() => {});
       note.textContent = address;
     });
-    return [
-      element("p", { class: "score" }, `${right} won, ${wrong} lost, ${BETS - right - wrong} open`),
-      row(copy, element("a", { href: "#view=break", class: "button" }, "six wagers")),
-      note,
-    ];
+    return [row(copy, element("a", { href: "#view=break", class: "button" }, "six more bets")), note];
   }
 
-  const SCREENS = [
-    { scene: () => ({ ...atEnd(), covered: !won.has(1) }), more: tellWord },
-    { scene: () => ({ ...atEnd(), step: 0 }), more: () => [] },
+  const STEPS = [
+    { scene: () => ({ ...atEnd(), covered: !won.has(1) }), more: tellWord, isTold: ({ covered }) => !covered },
+    { scene: atEnd, more: askCut, isTold: ({ removed }) => removed.length > 0 },
     { scene: atEnd, more: openArc },
-    { scene: atEnd, more: drawBlock },
-    { scene: atEnd, more: askBreak },
-    { scene: seedScene, more: askSeed },
-    { scene: () => ({}), more: drawScore },
+    { scene: () => ({ ...atEnd(), step: 0 }), more: () => [], isTold: ({ step }) => step > 0 },
+    { scene: atEnd, more: () => [] },
+    { scene: seedScene, more: askSeed, isTold: () => won.has(6) },
+    { scene: () => ({ covered: false }), more: drawScore },
   ];
+  const NAMES = ["guess", "cut the arc", "why there?", "drag time", "its eight heads", "another seed", "your score"];
+  const count = STEPS.length;
 
   // What the texts may say of the stage.
-  function values({ state, stop, words, name, named, after }) {
+  function values({ state, stop, words, row: shares, named, before, after }) {
     const place = asked ?? state;
+    const role = roleAt("0", place) ?? View.NO_ROLE;
+    const there = havingRole("1", role);
+    const right = [...won.values()].filter((is) => is === true).length;
+    const told = {
+      known: language.words.length, step: stop.step, named: named || "none", heads: Levers.allHeads().length,
+      gap: state.hidden.includes(state.query) ? "The gap" : `“${words[state.query]}”`,
+      looked: words[View.indexOfLargest(shares)], d_k: Runs.model().d_model / Runs.model().num_heads,
+      job: jobOf(role), asked: Levers.nameOf(place.layer, place.head),
+      seed: Runs.get("1").seed, there: there ? `head ${Levers.nameOf(there.layer, there.head)}` : "no head at all",
+      right, bets: BETS, score: won.size ? `${right} of ${BETS} bets won.` : "Your turn.",
+    };
+    return after ? { ...told, ...guessed(before, after, stop) } : told;
+  }
+
+  // Of a noun the whole kind counts: “teachers” is one of the people, and the model cannot know which.
+  function guessed(before, after, stop) {
+    const truth = language.vocabulary[after.truth];
+    const same = Words.kindOf(truth, language.groups);
+    const share = ({ probabilities }) => same.reduce((sum, name) => sum + probabilities[language.index.get(name)], 0);
+    const isFirst = stop.step === 0 && after.best === after.truth;
     return {
-      known: language.words.length, step: stop.step, luck: stop.step ? "" : "all weights are random, so any good guess is luck. ",
-      truth: language.vocabulary[after.truth], chance: fixed(after.chance), best: language.vocabulary[after.best],
-      named: named || "none", query: words[state.query], name, seed: Runs.get("0").seed,
-      role: roleAt("0", place) ?? View.NO_ROLE, asked: Levers.nameOf(place.layer, place.head),
+      truth, chance: percent(after.chance), best: language.vocabulary[before.best], now: language.vocabulary[after.best],
+      still: before.best === after.best ? "Even without it, the model says" : "Without it, the model says",
+      kind: Words.nameOfKind(truth, language.groups), of_kind: percent(share(before)), left: percent(share(after)),
+      rule: Words.ofVerb(seen.state.words, language), luck: isFirst ? " (That the right word leads already is luck.)" : "",
     };
   }
 
   // ---- where the reader is
 
-  const count = SCREENS.length;
-  const scene = (screen, state) => ({ covered: false, ...SCREENS[screen - 1].scene(state), story: screen });
+  const here = () => seen.state.story ?? count;
+  const isOpen = () => here() === count || here() === 5;
+  const isAnswered = () => here() !== 1 || !seen.state.covered;
 
-  function go(screen) {
-    act(scene(screen, seen.state), `screen ${screen}`);
-    arrive(screen);
-    sections[screen - 1].querySelector("h2").focus({ preventScroll: true });
+  const isFirstSentence = ({ words }) => words.join(" ") === landings[0]?.words.join(" ");
+
+  function landing(place) {
+    const { words, hidden, layer, head } = landings[place];
+    return { words, hidden: [hidden], query: hidden, layer, head, guess: null };
   }
 
-  const arrive = (screen) => sections[screen - 1].scrollIntoView({ block: "start" });
-
-  function watch() {
-    for (const event of ["wheel", "touchmove"]) addEventListener(event, () => { scrolled = true; }, { passive: true });
-    addEventListener("keydown", ({ key }) => { scrolled ||= ["PageDown", "PageUp", " "].includes(key); });
-    const observer = new IntersectionObserver((entries) => {
-      const there = entries.find(({ isIntersecting }) => isIntersecting);
-      const screen = there ? sections.indexOf(there.target) + 1 : 0;
-      if (scrolled && screen && screen !== seen.state.story) act(scene(screen, seen.state), "story");
-    }, { rootMargin: "-60% 0px -39% 0px" });
-    sections.forEach((section) => observer.observe(section));
+  // The state that a step begins with.
+  function scene(step, state) {
+    let sentence = {};
+    if (step === 1 && landings.length && !(won.has(1) && isFirstSentence(state))) sentence = landing(0);
+    if (step > 1 && landings.length > 1 && !won.has(1) && isFirstSentence(state)) sentence = landing(1);
+    if (step === 1 && sentence.words) won.delete(1);
+    return { ...sentence, ...STEPS[step - 1].scene({ ...state, ...sentence }), story: step };
   }
 
-  // The screen that is read follows the stage. The others are drawn with a new sentence and after a bet, and tell
-  // nothing while the guesses are covered.
+  function go(step) {
+    if (step < 1 || step > count || (step > here() && !isAnswered())) return;
+    act(scene(step, seen.state), `step ${step}`);
+    scrollTo({ top: 0 });
+    byId("title").focus({ preventScroll: true });
+  }
+
+  // ← and → turn the page, unless they move something else.
+  function turn(event) {
+    const moves = { ArrowLeft: -1, ArrowRight: 1 };
+    const isTaken = event.target.closest("input, textarea, [role='radiogroup'], .heads, .scroll, nav");
+    if (byId("look").hidden || isTaken || event.altKey || event.ctrlKey || event.metaKey || !moves[event.key]) return;
+    event.preventDefault();
+    go(here() + moves[event.key]);
+  }
+
   function draw(now) {
     seen = now;
-    const { covered, words, hidden, story } = now.state;
-    if (!covered && !won.has(1)) won.set(1, null);
-    const all = JSON.stringify([covered, words, hidden, [...won]]);
-    const isNew = all !== drawn;
-    drawn = all;
-    SCREENS.forEach((screen, i) => {
-      const current = i + 1 === (story ?? 1);
-      sections[i].classList.toggle("current", current);
-      if (current || isNew) drawScreen(screen.more, texts[i], sections[i], now, covered && i > 0);
-    });
+    const step = here();
+    byId("look").dataset.step = now.state.story === null ? "own" : step;
+    const key = JSON.stringify([now.state, now.stop.step, [...won]]);
+    if (drawn === key) return; // not under the hands of who is typing
+    drawn = key;
+    drawStep(step, now);
+    byId("where").textContent = `${step} of ${count}`;
+    byId("dots").replaceChildren(...STEPS.map((_, i) => element("i", { class: i < step ? "on" : null })));
+    byId("back").hidden = step === 1;
+    byId("next").hidden = step === count;
+    View.setUsable(byId("next"), isAnswered());
+    byId("next").replaceChildren("next", element("span", { class: "whither" }, `: ${NAMES[step] ?? ""}`));
   }
 
-  function drawScreen(more, { says, broken }, section, now, isSecret) {
-    const key = JSON.stringify([now.state, now.stop.step, isSecret, [...won]]);
-    if (section.dataset.drawn === key) return; // not under the hands of who is typing
-    section.dataset.drawn = key;
-    const isAsked = now.after && !isSecret;
-    const text = isAsked ? View.fill(now.state.removed.length && broken ? broken : says, values(now)) : "";
-    section.querySelector(".says").textContent = now.after ? text : "Nothing is hidden: choose a word, and hide it.";
-    section.querySelector(".more").replaceChildren(...(isAsked ? more(now) : []));
+  function drawStep(step, now) {
+    const { more, isTold } = STEPS[step - 1];
+    const text = texts[step - 1];
+    const isAsked = now.after !== null || step === 3 || step >= 5;
+    const isSaid = Boolean(isTold?.(now.state));
+    byId("look").classList.toggle("told", isSaid);
+    const isOwn = !Runs.get(now.state.run).recorded;
+    byId("look").classList.toggle("grows", won.has(6) || isOwn || Boolean(Grow.isRunning()));
+    const told = isSaid ? text.then : text;
+    const filled = values(now);
+    const empty = { title: "Nothing is hidden.", says: "Choose a word of the sentence, and hide it." };
+    const { title, says } = now.state.story === null ? texts.at(-1).alone : isAsked ? told : empty;
+    byId("title").textContent = View.fill(title, filled);
+    byId("says").textContent = View.fill(says, filled);
+    byId("more").replaceChildren(...(isAsked && now.state.story !== null ? more(now) : []));
   }
 
   function start(app, onAct) {
-    [act, language, texts] = [onAct, app.language, app.data.story];
-    sections = texts.map(({ title }, i) => {
-      const move = (text, to, attributes) => (to >= 1 && to <= count ? button(text, () => go(to), attributes) : "");
-      return element("section", { class: "screen", "aria-label": `screen ${i + 1} of ${count}` },
-        element("h2", { tabindex: "-1" }, `${i + 1} · ${title}`),
-        element("p", { class: "says" }), element("div", { class: "more" }), i === 5 ? byId("grow-card") : "",
-        element("p", { class: "row" }, move("back", i), move("next", i + 2, { class: "next" })));
-    });
-    byId("story").replaceChildren(...sections);
-    watch();
+    [act, language, texts, landings] = [onAct, app.language, app.data.story, app.data.landings];
+    on("back", "click", () => go(here() - 1));
+    on("next", "click", () => go(here() + 1));
+    addEventListener("keydown", turn);
   }
 
   const stepOf = (parts) => Address.whole(parts.get("story"), 1, count);
 
-  return { start, draw, scene, stepOf, arrive };
+  return { start, draw, scene, stepOf, isOpen, here };
 })();

@@ -31,7 +31,7 @@ const Time = (() => {
         return mark;
       });
       const lane = element("span", { class: "lane", "aria-hidden": "true" }, ...marks);
-      return element("div", { class: "time-row" }, element("span", { class: "role" }, role), lane);
+      return element("div", {}, element("span", { class: "role" }, role), lane);
     }));
     byId("spells").replaceChildren(...lanes.map((lane) => element("li", {}, inWords(name, lane))));
   }
@@ -43,7 +43,7 @@ const Time = (() => {
     return `${lane.role}: ${spells.join("; again ")}`;
   }
 
-  function draw(state) {
+  function draw(state, word, chance) {
     const run = Runs.get(state.run);
     const [place, stop] = [Runs.placeOf(state), Runs.stopAt(state)];
     if (drawn !== `${state.run} ${run.stops.length}`) {
@@ -58,8 +58,9 @@ const Time = (() => {
     line.setAttribute("x1", 10 * place + 5);
     line.setAttribute("x2", 10 * place + 5);
     byId("step").value = place;
-    byId("step").setAttribute("aria-valuetext", `step ${stop.step}`);
-    byId("step-note").textContent = `step ${stop.step}`;
+    const when = stop.step ? `after ${stop.step} steps` : "before training";
+    byId("step").setAttribute("aria-valuetext", when);
+    byId("step-note").textContent = word ? `${when}: “${word}” ${View.percent(chance)}` : when;
     byId("loss-note").textContent = `loss ${fixed(stop.loss)}`;
     const kept = run.stops.filter(({ numbers }) => numbers).length;
     byId("run-note").textContent = `${called(run)}, kept at ${kept} steps; between them it snaps`;

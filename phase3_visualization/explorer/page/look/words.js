@@ -26,6 +26,22 @@ const Words = (() => {
   const meaningOf = (word, meanings) => Object.keys(meanings).find((name) => meanings[name].includes(word)) ?? null;
 
   const isNoun = (word, groups) => NOUNS.includes(groupOf(word, groups));
+  const SUBJECTS = NOUNS.slice(0, 4);
+
+  // All words of the kind of a noun, one and many: "cats" -> cat, cats, dog, dogs, ...; of another word it alone.
+  const kindOf = (word, groups) => (isNoun(word, groups) ? groups[groupOf(word, groups)] : [word]);
+  const nameOfKind = (word, groups) => (isNoun(word, groups) ? NAMES[groupOf(word, groups)] : `“${word}”`);
+
+  // Four nouns of four kinds, all one or all many, among them this one; of another part of speech this word and three more.
+  function oneOfEachKind(word, groups) {
+    const own = groupOf(word, groups);
+    if (!isNoun(word, groups)) return [word, ...groups[own].filter((other) => other !== word)].slice(0, 4).sort();
+    const isMany = groups[own].indexOf(word) % 2;
+    const rivals = SUBJECTS.includes(own) ? SUBJECTS : NOUNS.slice(SUBJECTS.length);
+    const others = rivals.filter((name) => name !== own).slice(0, 3);
+    return rivals.filter((name) => name === own || others.includes(name))
+      .map((name) => (name === own ? word : groups[name][isMany]));
+  }
 
   // What the grammar expects after the word before: groups that may stand there.
   function expected(before, groups) {
@@ -162,5 +178,5 @@ const Words = (() => {
   // The typed text with one word replaced by another, wherever it stands.
   const replaced = (text, unknown, word) => split(text).map((part) => (part === unknown ? word : part)).join(" ");
 
-  return { isNoun, fits, ofVerb, instead, drawChips, read, explain, replaced, split, nearestWords };
+  return { isNoun, groupOf, kindOf, nameOfKind, oneOfEachKind, fits, ofVerb, instead, drawChips, read, explain, replaced, split, nearestWords };
 })();
