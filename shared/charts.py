@@ -71,7 +71,9 @@ def bars(
         ax.barh(name, mean, 0.6, color=colors[name])
         if len(seeds) > 1:
             ax.plot(seeds, [place] * len(seeds), "o", **dots)
-        end = max(*seeds, mean, guess or 0)
+        end = max(*seeds, mean)
+        if guess is not None and end < guess < end + 0.3 * highest:
+            end = guess  # else the line of the guess would run through the number
         ax.text(end + 0.03 * highest, place, number.format(mean), va="center")
     bottom = len(values) - 0.4
     if guess is not None:
