@@ -29,15 +29,23 @@ from phase4_causal.induction.induction_scores import (
     train_repeater,
     untrained_repeater,
 )
-from phase4_causal.induction.word_tables import centred, compositions, looks_for, on_diagonal, says
+from phase4_causal.induction.word_tables import (
+    TASK_WORDS,
+    centred,
+    compositions,
+    looks_for,
+    on_diagonal,
+    says,
+)
 from shared import charts
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import composed
+from shared.toy_language import decode
 from shared.toy_model import ToyTransformer, in_double
 from shared.visualization_utils import BLUE, GREY, WEIGHT_MAP
 
-DRAWN = 32  # of the 64 words
+DRAWN = 12  # of the 64 words
 RANDOM = 100  # pairs of random matrices
 TEXTS = 200  # in which words are exchanged
 
@@ -134,23 +142,29 @@ def draw_table(ax: Axes, table: Tensor) -> None:
     values = centred(table)
     shown = (values / values.std())[:DRAWN, :DRAWN]
     ax.imshow(shown.numpy(), vmin=1, vmax=3, cmap=WEIGHT_MAP)
-    ax.set(xticks=[], yticks=[])
+    words = decode(TASK_WORDS[:DRAWN])
+    ax.set_xticks(range(DRAWN), words, rotation=90)
+    ax.set_yticks(range(DRAWN), words)
+    ax.tick_params(length=0, pad=2, labelsize=9)
+    ax.spines[:].set_visible(False)
 
 
 def picture(results: Results) -> Figure:
     """Both tables of the best induction head, and what it reads of the best previous-token head."""
-    fig, (match, said, parts) = plt.subplots(1, 3, figsize=(10, 4.4), layout="constrained")
+    shape = {"figsize": (9.2, 4.6), "width_ratios": (1.2, 1.2, 1)}
+    fig, (match, said, parts) = plt.subplots(1, 3, **shape, layout="constrained")
     draw_table(match, results.shown["match"])
     match.set(xlabel="word before the key", ylabel="word of the query")
     match.set_title("looks for:\nthe word before", fontsize=12)
     draw_table(said, results.shown["said"])
     said.set(xlabel="word it says", ylabel="word it looks at")
     said.set_title("says:\nthe word it looks at", fontsize=12)
-    colors = {"queries": GREY, "keys": BLUE, "values": GREY}
-    rows = {name: results.each(f"composition, {name}") for name in colors}
+    colors = {"its queries": GREY, "its keys": BLUE, "its values": GREY}
+    rows = {name: results.each(name.replace("its", "composition,")) for name in colors}
     chance = results.mean["composition, random"]
     charts.bars(parts, rows, colors, guess=chance, guess_name=f"highest of {RANDOM} random")
-    parts.set_title("reads the previous-token head\nfor its …", fontsize=12)
+    parts.spines["bottom"].set_visible(False)
+    parts.set_title("reads by its keys:\nthe previous-token head", fontsize=12)
     return fig
 
 
@@ -159,7 +173,9 @@ main = Experiment(
     CLAIMS,
     picture,
     title="The weights alone show what a copying head looks for and says",
-    note=f"best head of layer 1 · {DRAWN} of 64 words · white: average, dark: far above average",
+    note=f"best head of layer 1, trained {TRAINING_STEPS} steps · {DRAWN} of 64 words · white: "
+    "average, dark: far above average\nright: how much of what that head writes is read, beside "
+    "random matrices",
     answer="The word before is matched for {n[looks for the word before]:.0%} of the words, by "
     "weights alone; with feed-forward networks for "
     "{n[looks for the word before with feed-forward]:.0%}",

@@ -54,6 +54,7 @@ from shared.visualization_utils import (
 )
 
 LOOK_EVERY = 10  # steps
+DRAWN = 6  # words of the block in the picture
 GUESS = math.log(SYMBOLS)  # loss of a guess among all words
 
 # Of 24 different words the places that make a text: a block of 16, then its second half.
@@ -229,19 +230,19 @@ def draw_losses(ax: Axes, losses: list[float], losses_of_one: list[float]) -> No
 
 @torch.no_grad()
 def draw_best_head(ax: Axes, model: ToyTransformer, layer: int, head: int) -> None:
-    """A head on a block of 8 words said twice; the places it should look at are framed."""
-    tokens = repeated_sequences(1, generator(0, 0), (8, 8), length=16)
+    """A head on a block of words said twice; the places it should look at are framed."""
+    tokens = repeated_sequences(1, generator(0, 0), (DRAWN, DRAWN), length=2 * DRAWN)
     _, layers = model(tokens)
     words = decode(tokens[0].tolist())
     weights = layers[layer][0, head]  # (1, H, T, T) -> (T, T)
-    plot_attention(weights, words, mask=causal_mask(16), ax=ax, annotate=False)
-    ax.tick_params(labelsize=9)
+    plot_attention(weights, words, mask=causal_mask(2 * DRAWN), ax=ax, annotate=False)
+    ax.tick_params(labelsize=11)
     if layer:
         framed = after_earlier_occurrence(tokens)
-        ax.set_title("layer 1 looks at what came next (framed)", pad=8)
+        ax.set_title("layer 1: what came next (framed)", pad=8)
     else:
         framed = before_in_first_copy(tokens)
-        ax.set_title("layer 0 looks at the word before (framed)", pad=8)
+        ax.set_title("layer 0: the word before (framed)", pad=8)
     for row, column in framed[0].nonzero().tolist():
         frame_cell(ax, row, column, RED, linewidth=1.6)
 
@@ -249,7 +250,7 @@ def draw_best_head(ax: Axes, model: ToyTransformer, layer: int, head: int) -> No
 def picture(results: Results) -> Figure:
     """Losses while training, and beneath it the best head of each kind."""
     fig, axes = plt.subplot_mosaic(
-        "LL;01", figsize=(9, 8.2), layout="constrained", height_ratios=(4, 7)
+        "LL;01", figsize=(9, 8.2), layout="constrained", height_ratios=(3.6, 7)
     )
     shown = results.shown
     draw_losses(axes["L"], shown["losses"], shown["losses_of_one"])
