@@ -125,14 +125,15 @@ def picture(results: Results) -> Figure:
     fig, ax = plt.subplots(figsize=(8, 3.2), layout="constrained")
     caught = {way: results.each(f"trained, {way}") for way in COLORS}
     charts.bars(ax, caught, COLORS)
+    ax.set_title("share of a head's weight that four keys catch")
     return fig
 
 
 main = Experiment(
     measure,
     picture=picture,
-    title="An indexer finds nearly all that the best four words hold",
-    note="share of a head's weight on four keys · second layer, {shown[model]}, held-out sentences",
+    title="Four words that an indexer picks catch nearly as much weight as the best four",
+    note="heads of the second layer, {shown[model]} · held-out sentences",
     answer="Of the weight of trained heads four keys catch: random blocks "
     "{n[trained, random blocks]:.2f}, the last words {n[trained, last words]:.2f}, blocks by mean "
     "{n[trained, blocks by mean]:.2f}, an indexer {n[trained, indexer]:.2f}, the best "

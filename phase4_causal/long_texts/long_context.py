@@ -25,7 +25,7 @@ from shared import charts
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.measure import paired_times, peak_memory, ratio_quartiles
-from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE
+from shared.visualization_utils import BLUE, GREEN, GREY, INK, ORANGE
 
 NUM_HEADS, WIDTH, WINDOW = 2, 64, 128
 LENGTHS = (128, 256, 512, 1024, 2048)
@@ -108,8 +108,16 @@ def picture(found: Results) -> Figure:
     """Peak memory of four ways against length."""
     fig, ax = plt.subplots(figsize=(8, 4.8), layout="constrained")
     lengths = [length for length in LENGTHS if length <= found.mean["tokens"]]
-    charts.lines(ax, lengths, {name: found.row(name, lengths) for name in COLORS}, COLORS)
-    ax.set(ylim=(0, None), xlabel="tokens", ylabel="memory at the peak, MiB")
+    rows = {name: found.row(name, lengths) for name in COLORS}
+    ax.set(yscale="log", xlabel="tokens", ylabel="memory at the peak, MiB")
+    ax.set_yticks((1, 4, 16, 64), (1, 4, 16, 64))
+    ax.set_ylim(0.9 * min(rows["linear"]), 1.3 * max(rows["plain attention"]))
+    charts.lines(ax, lengths, rows, COLORS)
+    longest, most, least = lengths[-1], rows["plain attention"][-1], rows["tiles"][-1]
+    inside = longest / 1.07  # beside the ends of the lines
+    ax.annotate("", (inside, most), (inside, least), arrowprops={"arrowstyle": "<->", "color": INK})
+    style = {"ha": "right", "va": "center", "fontsize": 14}
+    ax.text(0.95 * inside, math.sqrt(most * least), f"÷ {most / least:.0f}", **style)
     return fig
 
 

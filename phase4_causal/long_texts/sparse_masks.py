@@ -141,7 +141,7 @@ def draw_answers(ax: Axes, found: Results) -> Axes:
         ax.annotate(text, (len(labels) - 0.5, level), **place, color=QUIET)
     ax.set_xticks(range(len(labels)), labels)
     ax.set(xlim=(-0.3, len(labels) - 0.5), ylim=(min(floor, full) - 0.2, None))
-    ax.set_ylabel("loss, nats a word")
+    ax.set(xlabel="which earlier words a word may see", ylabel="loss, nats a word")
     return ax
 
 
