@@ -106,7 +106,11 @@ CLAIM = Claim(
 def picture(results: Results) -> Figure:
     """The share right against the length, a line for each way."""
     fig, ax = plt.subplots(figsize=(8, 4.6), layout="constrained")
-    ax.set(ylim=(0, 1.05), xlabel=f"words of a text (trained on {TRAINED})", ylabel="copied right")
+    ax.set(
+        ylim=(0, 1.05),
+        xlabel=f"words of a text (trained on {TRAINED})",
+        ylabel="share copied right",
+    )
     columns = [f"of {length}" for length in LENGTHS]
     rows = {way: results.row(way, columns) for way in COLORS}
     charts.lines(ax, LENGTHS, rows, COLORS)
@@ -118,8 +122,8 @@ main = Experiment(
     [CLAIM],
     picture,
     title="Interpolating positions by parts (YaRN) keeps copies right in longer texts",
-    note=f"trained {STEPS} steps; at {TRAINED} words all places count, of longer texts those "
-    "beyond",
+    note=f"trained {STEPS} steps on texts of {TRAINED} words · in longer texts only words beyond "
+    f"the first {TRAINED} count",
     answer="Copied in texts 8 times as long: {n[as trained, of 256]:.0%} right as trained, "
     "{n[by parts (YaRN), of 256]:.0%} with slow turns slowed",
 )
