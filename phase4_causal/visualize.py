@@ -17,13 +17,16 @@ from phase4_causal.models import with_attention
 from shared import cli
 from shared.attention_utils import causal_mask, document_mask, normalized_entropy, padding_mask
 from shared.grammar.roles import NO_NAME, head_names
+from shared.grammar.scores import related_pairs
 from shared.toy_model import weights_of
 from shared.training import Trained
 from shared.visualization_utils import (
     QUIET,
+    frame_cell,
     headline,
     plot_attention,
     plot_mask,
+    role_color,
     save_plot,
     token_labels,
 )
@@ -61,24 +64,44 @@ def draw_masks(words: list[str]) -> tuple[Figure, str]:
     return fig, f"{title}. {masks}"
 
 
+def linked_ahead(names: list[str], words: list[str]) -> list[tuple[int, int, int]]:
+    """Returns (head, query, key) of what heads of these names link in the sentence, key later."""
+    links = []
+    for head, name in enumerate(names):
+        for i, j in sorted(related_pairs(name, words)):
+            if j > i:
+                links.append((head, i, j))
+    return links
+
+
 def draw_comparison(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     """One head of the first layer without and with the mask: the parameters are the same."""
     masked_model = with_attention(trained, CausalSelfAttention)
     full = weights_of(trained.model, words)[0]
     masked = weights_of(masked_model, words)[0]
     mask = causal_mask(len(words))
-    future = full.masked_fill(mask, 0.0).sum(dim=-1).mean(dim=-1)  # (H, T, T) -> (H,)
-    head = int(future.argmax())  # the one that loses most: in it the mask is seen best
+    names = head_names(trained, MultiHeadAttention)[0]
+    links = linked_ahead(names, words)
+    if links:
+        head, i, j = max(links, key=lambda link: full[link])
+        title = f'"{words[i]}" looks ahead at "{words[j]}": {full[head, i, j]:.2f}. '
+        title += "The mask makes that 0"
+    else:
+        future = full.masked_fill(mask, 0.0).sum(dim=-1).mean(dim=-1)  # (H, T, T) -> (H,)
+        head = int(future.argmax())  # the one that loses most: in it the mask is seen best
+        title = "With the mask all weight goes to the word itself and those before it"
+    name = names[head]
     side = 4.0 if len(words) <= 10 else 4.5
     fig, (left, right) = plt.subplots(1, 2, figsize=(2 * side, side + 1.0), layout="constrained")
     fig.get_layout_engine().set(h_pad=0.15)
     plot_attention(full[head], words, ax=left, title="no mask")
     plot_attention(masked[head], words, mask=mask, ax=right, title="with the mask")
     right.set_ylabel("")
-    title = "With the mask all weight goes to the word itself and those before it"
+    if links:
+        for ax in (left, right):
+            frame_cell(ax, i, j, role_color(name))
     before = normalized_entropy(full[head]).nanmean()
     after = normalized_entropy(masked[head], mask).nanmean()
-    name = head_names(trained, MultiHeadAttention)[0][head]
     role = "" if name == NO_NAME else f', "{name}"'
     entropies = f"normalised entropy {before:.2f} and {after:.2f}"
     headline(fig, title, f"one head of layer 0{role}, {trained.label} · {entropies}", 12)

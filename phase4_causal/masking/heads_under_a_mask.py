@@ -176,7 +176,7 @@ def draw_statistic(ax: Axes, heads: Tensor, even: float, names: list[list[str]])
 def write_names(ax: Axes, heads: Tensor, names: list[list[str]]) -> None:
     """The role of each head that has one, to the right of its layer."""
     for layer, of_layer in enumerate(heads.tolist()):
-        right = layer + BESIDE * (len(of_layer) - 1)
+        right = layer + BESIDE * len(of_layer)
         labels = {}
         for head, value in enumerate(of_layer):
             name = names[layer][head]
