@@ -35,10 +35,10 @@ from shared.toy_language import (
 )
 from shared.toy_model import ToyTransformer
 from shared.visualization_utils import (
+    BLUE,
     GREY,
     HIDDEN,
     QUIET,
-    RED,
     WEIGHT_MAP,
     in_few_colors,
     picture_of,
@@ -120,28 +120,30 @@ def film_page(written: Written, step: int, note: str) -> Figure:
     heads, so_far = weights.shape
     tokens = decode(written.tokens[0].tolist())
     fig = Figure(figsize=(9, 3.4))  # of a film: pyplot would keep every one
-    fig.text(0.02, 0.92, "One word at a time: each is drawn, and then read", fontsize=13)
-    fig.text(0.02, 0.02, note, color=QUIET)
-    look = fig.add_axes((0.08, 0.2, 0.62, 0.4))
+    look = fig.add_axes((0.09, 0.2, 0.56, 0.44))
     style = {"edgecolors": HIDDEN, "linewidth": 0.8}
     look.pcolormesh(weights.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, **style)
     look.set(xlim=(0, len(tokens)), ylim=(heads, 0))
-    look.set_xlabel(f'what "{tokens[so_far - 1]}" looks at, last layer')
+    look.set_xlabel(f'what "{tokens[so_far - 1]}" looks at, last layer', loc="left")
     look.xaxis.tick_top()
     turned = {"rotation": 45, "ha": "left", "rotation_mode": "anchor", "fontsize": 14}
     look.set_xticks([i + 0.5 for i in range(so_far + 1)], tokens[: so_far + 1], **turned)
-    look.get_xticklabels()[-1].set(color=RED, fontweight="bold")
+    look.get_xticklabels()[-1].set(color=BLUE, fontweight="bold")
     names = [f"head {head}" for head in range(heads)]
     look.set_yticks([head + 0.5 for head in range(heads)], names, fontsize=11)
     probabilities = written.logits[0, step].softmax(dim=-1)
     words = probabilities.topk(SHOWN).indices.tolist()
     taken = int(written.tokens[0, so_far])
+    chance = probabilities[taken]
+    drawn = f'After "{tokens[so_far - 1]}" the model draws "{VOCABULARY[taken]}", {chance:.0%} sure'
+    fig.text(0.02, 0.91, drawn, fontsize=14)
+    fig.text(0.02, 0.03, note, color=QUIET)
     if taken not in words:
         words[-1] = taken  # a rarer word was drawn: it takes the last place
     likely = {VOCABULARY[word]: [probabilities[word].item()] for word in words}
-    colors = dict.fromkeys(likely, GREY) | {VOCABULARY[taken]: RED}
-    chances = fig.add_axes((0.79, 0.2, 0.15, 0.64))
-    charts.bars(chances, likely, colors, number="{:.0%}")
+    colors = dict.fromkeys(likely, GREY) | {VOCABULARY[taken]: BLUE}
+    chances = fig.add_axes((0.83, 0.2, 0.11, 0.6))
+    charts.bars(chances, likely, colors, number=" {:.0%}")
     chances.set(xlim=(0, 1), xlabel="the next word")
     for ax in (look, chances):
         ax.tick_params(length=0)
