@@ -59,7 +59,7 @@ from shared.tasks import right_at_end, train_two_places
 from shared.toy_language import SPECIAL
 from shared.toy_model import MakeAttention, changed
 from shared.training import Recipe, variant
-from shared.visualization_utils import BLUE, HIDDEN, INK
+from shared.visualization_utils import BLUE, HIDDEN, INK, hatch_cell
 
 EARLY_STEPS = 300  # of the models of one layer, as in how_many_heads.py and scaling.py
 SENTENCES = 150  # in which each word is hidden once
@@ -226,10 +226,14 @@ def picture(results: Results) -> Figure:
             number = numbers.get(f"{question}, {name}")
             enough = number is not None and number >= bar
             corner = (column - 0.47, row - 0.44)
-            ax.add_patch(plt.Rectangle(corner, 0.94, 0.88, color=BLUE if enough else HIDDEN))
-            said = "not asked" if number is None else f"{number:.2f}".replace("-", "−")
             style = {"ha": "center", "va": "center", "color": "white" if enough else INK}
-            ax.text(column, row, said, **style)
+            if number is None:
+                hatch_cell(ax, *corner, 0.94, 0.88)
+                around = {"facecolor": HIDDEN, "edgecolor": "none", "pad": 2}
+                ax.text(column, row, "not asked", bbox=around, **style)
+                continue
+            ax.add_patch(plt.Rectangle(corner, 0.94, 0.88, color=BLUE if enough else HIDDEN))
+            ax.text(column, row, f"{number:.2f}".replace("-", "−"), **style)
     ax.set(xlim=(-0.5, len(COLUMNS) - 0.5), ylim=(len(QUESTIONS) - 0.5, -0.5))
     ax.set_xticks(range(len(COLUMNS)), ("a toy task", "a real text", "SmolLM2, published"))
     rows = [f"{question}\n(enough: {bar:g})" for question, bar in QUESTIONS.items()]
@@ -246,8 +250,8 @@ main = Experiment(
     picture,
     title="Most of what the toy shows carries over to a small model of real text,\n"
     "looking up what came next does not",
-    note="blue: enough by its rule · the text: {shown[text]}, small models of one or two layers\n"
-    "not asked: it would need another training",
+    note="blue: enough by its rule, grey: less · hatched: would need another training\n"
+    "trained models, small ones of one or two layers · the text: {shown[text]}",
     answer="Weight of the best head on the token before: {n[weight on the token before, toy]:.2f} "
     "in the toy task, {n[weight on the token before, text]:.2f} on the text; on what came next: "
     "{n[weight on what came next, toy]:.2f} and {n[weight on what came next, text]:.2f}",

@@ -63,9 +63,9 @@ def picture(results: Results) -> Figure:
     """The losses, and beneath them the first lines of what the model wrote."""
     fig, ax = plt.subplots(figsize=(8.4, 4.8), layout="constrained")
     charts.bars(ax, {name: results.each(name) for name in COLORS}, COLORS)
-    ax.set_title("nats a character, in the held-out part")
+    ax.set_title("loss in the held-out part, nats a character: less is better")
     lines = [line[:70] for line in results.shown["written"].splitlines()[:DRAWN]]
-    drawn = f"behind the first {PROMPT} characters it writes:\n\n" + "\n".join(lines)
+    drawn = f"after {PROMPT} characters of that part the model writes on:\n\n" + "\n".join(lines)
     ax.set_xlabel(drawn, loc="left", family="monospace", fontsize=10, color=QUIET)
     return fig
 
@@ -74,7 +74,7 @@ main = Experiment(
     measure,
     picture=picture,
     title="A small model knows more of a text than counted pairs and triples of characters",
-    note=f"two layers of four heads, {STEPS:,} steps, on {{shown[text]}}",
+    note=f"two layers of four heads, trained {STEPS:,} steps on {{shown[text]}}",
     answer="Nats a character: {n[the model]:.2f}; counted pairs {n[counted pairs]:.2f}, triples "
     "{n[counted triples]:.2f} ({shown[text]})",
     options=add_text,
