@@ -28,11 +28,12 @@ from shared.toy_language import MAX_LENGTH
 from shared.toy_model import weights_of
 from shared.training import Trained
 from shared.visualization_utils import (
+    AMBER,
     BLUE,
     HIDDEN,
     INK,
-    ORANGE,
     QUIET,
+    VIOLET,
     plot_mask,
     role_color,
     save_plot,
@@ -125,7 +126,7 @@ def draw_what_heads_do(fig: Figure, top: float, deep: Trained, again: Trained) -
         first, second = head_names(trained, MultiHeadAttention)  # layers
         for head, name in enumerate(first + second):
             color = HIDDEN if name == NO_NAME else role_color(name)
-            ink = {HIDDEN: QUIET, ORANGE: INK}.get(color, "white")
+            ink = {HIDDEN: QUIET, AMBER: INK, VIOLET: INK}.get(color, "white")
             ax.bar(head, 1, 0.96, color=color)
             two_lines = name.replace(" → ", "\n→ ")
             ax.text(head, 0.5, two_lines, color=ink, fontsize=15, ha="center", va="center")
@@ -171,7 +172,8 @@ def main(argv: list[str] | None = None) -> str:
     ]
     foot = f"drawn by phase4_causal/summary.py · models {one.label}, seed {options.seed} · MIT"
     put(fig, LEFT, 579, f"{foot} licence", SMALL, color=QUIET)
-    save_plot(options, "summary_all_phases", fig, " ".join([f"{TITLE}.", *said]))
+    caption = " ".join([f"{TITLE}.", *said])
+    save_plot(options, "summary_all_phases", fig, caption, density=1)  # large as it is
     return said[1]
 
 
