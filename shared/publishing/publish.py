@@ -15,6 +15,9 @@ import re
 import shutil
 from pathlib import Path
 
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
 from shared import cli, paths
 from shared.evidence import record
 from shared.experiment import Results
@@ -42,6 +45,18 @@ def draw_from_record(options: argparse.Namespace) -> None:
         importlib.import_module(module).main.draw(results, as_published=True)
 
 
+def publish_picture(drawn: Path, published: Path) -> None:
+    """Copies a picture; a PNG is packed a tenth smaller, which a run does not take the time for."""
+    published.parent.mkdir(parents=True, exist_ok=True)
+    if drawn.suffix != ".png":
+        shutil.copyfile(drawn, published)
+        return
+    with Image.open(drawn) as image:
+        info = PngInfo()
+        info.add_text("Description", image.info["Description"])
+        image.save(published, pnginfo=info, optimize=True)
+
+
 def fill_gallery(output_dir: Path) -> int:
     """Makes the gallery anew from what a run drew; returns how many pictures it has.
 
@@ -57,8 +72,7 @@ def fill_gallery(output_dir: Path) -> int:
     gallery = paths.ROOT / paths.GALLERY
     shutil.rmtree(gallery, ignore_errors=True)
     for name in names:
-        (gallery / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(drawn[name], gallery / name)
+        publish_picture(drawn[name], gallery / name)
     return len(names)
 
 
