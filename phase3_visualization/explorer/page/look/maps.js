@@ -21,7 +21,7 @@ const Maps = (() => {
     const size = cell * length;
     const image = new ImageData(size, size);
     const pixels = new Uint32Array(image.data.buffer).fill(stylePixel("--map-gap"));
-    const [hidden, hatch, outline] = ["--hidden", "--hatch", "--changed"].map(stylePixel);
+    const [hidden, hatch, outline] = ["--hidden", "--hatch", "--before"].map(stylePixel);
     function fill(i, j, color, width, margin = 0) {
       for (let y = i * cell + margin; y < i * cell + width - margin; y++) {
         const start = y * size + j * cell;
