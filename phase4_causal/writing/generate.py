@@ -135,7 +135,8 @@ def film_page(written: Written, step: int, note: str) -> Figure:
     words = probabilities.topk(SHOWN).indices.tolist()
     taken = int(written.tokens[0, so_far])
     chance = probabilities[taken]
-    drawn = f'After "{tokens[so_far - 1]}" the model draws "{VOCABULARY[taken]}", {chance:.0%} sure'
+    last, new = tokens[so_far - 1], VOCABULARY[taken]
+    drawn = f'After "{last}" the model gives "{new}" {chance:.0%}, and draws it'
     fig.text(0.02, 0.91, drawn, fontsize=14)
     fig.text(0.02, 0.03, note, color=QUIET)
     if taken not in words:
