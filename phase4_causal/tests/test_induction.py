@@ -3,6 +3,7 @@
 import math
 from types import SimpleNamespace
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,8 +16,10 @@ from phase4_causal.induction import induction_scores as task
 from phase4_causal.induction import word_tables as tables
 from phase4_causal.induction.induction_scores import HEADS_A_LAYER as HEADS
 from phase4_causal.induction.induction_scores import untrained_repeater
+from shared import charts
 from shared.attention_utils import causal_mask
 from shared.toy_model import changed
+from shared.visualization_utils import BLUE
 
 MODEL = untrained_repeater(3).double()
 TOKENS = task.repeated_sequences(7, torch.Generator().manual_seed(5))
@@ -312,3 +315,14 @@ def test_paths_are_what_a_forward_pass_by_hand_gives(model):
     found = circuits.by_path(patching, senders, receivers)
     assert found == pytest.approx(expected, abs=1e-10)
     assert len({round(abs(value), 3) for value in found.values()}) == 4, "four paths, four numbers"
+
+
+def test_the_number_of_a_short_bar_stands_beside_it_and_not_at_the_guess():
+    figure, ax = plt.subplots()
+    values = {"short": [0.1], "near the guess": [0.5], "long": [1.0]}
+    charts.bars(ax, values, dict.fromkeys(values, BLUE), guess=0.6)
+    short, near_guess, long = [text.get_position()[0] for text in ax.texts[:3]]
+    plt.close(figure)
+    assert 0.1 < short < 0.2
+    assert 0.6 < near_guess < 0.7, "the dotted line would run through it"
+    assert 1.0 < long < 1.1

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
 from phase2_multi_head.models import MULTI_HEAD_RECIPE as MASKED_WORD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase4_causal import visualize
 from phase4_causal.causal_attention import CausalSelfAttention, generate
 from phase4_causal.long_texts.flash_attention import flash_attention
 from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent
@@ -386,3 +387,9 @@ def test_generation_follows_the_logits_stops_at_end_and_at_the_limit():
     assert generate(model, [VOCABULARY[-3]], limit=20)[:3] == list(VOCABULARY[-3:])
     before_end = [VOCABULARY[END_ID - 1]]
     assert generate(model, before_end) == before_end  # C181
+
+
+def test_only_links_to_later_words_of_this_sentence_count():
+    names = [NO_NAME, "noun → determiner", "determiner → noun", "adjective → noun"]
+    words = ["the", "cat", "sat", "on", "the", "mat"]
+    assert visualize.linked_ahead(names, words) == [(2, 0, 1), (2, 4, 5)]

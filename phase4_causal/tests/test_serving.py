@@ -33,6 +33,7 @@ from phase4_causal.serving.rolling_cache import RollingCache
 from phase4_causal.serving.rotary_attention import STRETCHES, TRAINED, RotaryHeads
 from phase4_causal.writing.sampling import GREEDY, Sampling, new_caches, write_sentences
 from shared.attention_utils import causal_mask, streaming_mask
+from shared.experiment import Results
 from shared.measure import count_operations
 from shared.tasks import CardReader as Cards
 from shared.tests.helpers import near
@@ -611,3 +612,18 @@ def test_heads_are_attention_with_turned_queries_and_keys(way, mask):
 def test_the_words_to_copy_stand_three_places_back():
     words, wanted = longer.copies(3, 40, torch.Generator().manual_seed(0))
     assert torch.equal(wanted[:, 3:], words[:, :-3])
+
+
+def test_what_was_not_run_says_so_and_the_middle_run_counts():
+    """A mean would be drawn from one far seed."""
+    runs = []
+    for loss in (0.01, 0.02, 0.9):
+        numbers = {}
+        for task in shared_keys.TASKS:
+            for way in shared_keys.QUARTER:
+                numbers[f"{task}, {way}"] = loss
+        runs.append(numbers)
+    figure = shared_keys.picture(Results(runs, None, {}))
+    for ax in figure.axes:
+        texts = [text.get_text() for text in ax.texts]
+        assert texts == ["+0.02", "+0.02", "not run"]
