@@ -80,13 +80,18 @@ def picture(results: Results) -> Figure:
     fig, axes = plt.subplots(
         1, len(TASKS), figsize=(9, 3.8), sharex=True, sharey=True, layout="constrained"
     )
-    highest = max(max(numbers.values()) for numbers in results.runs)
+    drawn = []
+    for name in results.mean:
+        if name.rpartition(", ")[2] in DRAWN:  # the loss of multi-head itself is no difference
+            drawn += results.each(name)
+    lowest, highest = min(0.0, *drawn), max(0.1, *drawn)
+    room = 0.2 * (highest - lowest)
     for ax, (task, title) in zip(axes, TASKS.items(), strict=True):
         ax.set_title(title)
         ax.axvline(0, color=QUIET, linewidth=1, linestyle=":")
         for place, way in enumerate(DRAWN):
             if f"{task}, {way}" not in results.mean:
-                ax.text(0.02 * highest, place, "not run", va="center", color=QUIET)
+                ax.text(0.1 * room, place, "not run", va="center", color=QUIET)
                 continue
             seeds = results.each(f"{task}, {way}")
             color = BLUE if way in QUARTER else GREY
@@ -99,7 +104,7 @@ def picture(results: Results) -> Figure:
             ax.text(middle, place - 0.3, text, bbox=around, **style)
     labels = [f"{way}\n{NUMBERS_KEPT[way]} numbers" for way in DRAWN]
     axes[0].set_yticks(range(len(DRAWN)), labels)
-    axes[0].set(xlim=(-0.2 * highest, 1.2 * highest), ylim=(2.5, -0.8))
+    axes[0].set(xlim=(lowest - room, highest + room), ylim=(2.5, -0.8))
     more = f"loss above that of multi-head attention ({NUMBERS_KEPT['multi-head']} numbers), nats"
     axes[1].set_xlabel(more)
     return fig
