@@ -20,6 +20,7 @@ import torch
 from phase3_visualization.explorer import write_page
 from phase3_visualization.explorer.models import as_packed
 from shared import paths
+from shared.publishing import live_page
 from shared.publishing.report.write_pages import TRY
 from shared.tests.helpers import as_if_trained, axe_violations, in_torch, open_watched
 from shared.toy_language import INDEX, MASK_ID, PAD_ID, START_ID, VOCABULARY, encode
@@ -393,6 +394,11 @@ def test_the_story_goes_by_keyboard_alone_and_is_scored(browser, explorer_addres
     presses("#step", "ArrowRight")
     stage, number, note = on_stage(page)
     assert stage == "4" and number == 1 and note != "before training"
+    places = set()
+    for _ in range(4):
+        places.add(page.locator("#step").bounding_box()["y"])
+        presses("#step", "ArrowRight")
+    assert len(places) == 1, "the slider stays under the hand"
     presses("#next")
     presses("#heads .map[aria-pressed=true]", "ArrowRight")
     assert on_stage(page)[0] == "5", "there the arrow chooses another map"
@@ -402,6 +408,7 @@ def test_the_story_goes_by_keyboard_alone_and_is_scored(browser, explorer_addres
     presses("#next")
     won = page.evaluate("parseInt(document.querySelector('#title').textContent)")
     assert f"{won} of 3 bets won." in page.inner_text("#title") and 0 <= won <= 3
+    assert count("#more a >> text=a sentence of your own") == 1
     presses("#back")
     presses("body", "ArrowLeft")
     assert on_stage(page)[0] == "5"
@@ -419,12 +426,14 @@ SPOKEN_OF = {  # where the story stands, after which press, and what it speaks o
     "story=5": ["#words", "#heads .map >> nth=7", "#large thead", "#large tr >> nth=-1", "#next"],
     "story=6": ["#words", "#more .choices button >> nth=1", "#heads .map >> nth=7", "#next"],
     "story=6 bet": ["#words", "#says", "#grow-train", "#heads .map >> nth=7", "#next"],
-    "story=7": ["#words", "#sentence", "#back"],
+    "story=7": ["#words", "#says", "#more a >> nth=1", "#back"],
+    "view=own": ["#words", "#sentence", "#hide"],
 }
 IN_SIGHT = """(one) => {
     const { top, bottom, left, right } = one.getBoundingClientRect();
-    const nav = document.querySelector("#steps").getBoundingClientRect();
-    const end = one.closest("#steps") ? innerHeight : nav.top;
+    const nav = document.querySelector("#steps");
+    const isFree = one.closest("#steps") || !nav.offsetParent;
+    const end = isFree ? innerHeight : nav.getBoundingClientRect().top;
     return top >= 0 && bottom <= end + 1 && left >= 0 && right <= innerWidth && bottom > top;
 }"""
 
@@ -465,14 +474,16 @@ def test_the_first_screen_has_one_thing_to_do(browser, explorer_address):
     page.close()
 
 
-@pytest.mark.parametrize("hash_", ["", *(f"story={step}" for step in range(1, 8)), "nav"])
+@pytest.mark.parametrize(
+    "hash_", ["", *(f"story={step}" for step in range(1, 8)), "view=own", "nav"]
+)
 def test_no_address_gives_the_first_bet_away(browser, explorer_address, explorer_data, hash_):
     first = explorer_data["landings"][0]
     page = browser.new_page()
     page.goto(explorer_address if hash_ == "nav" else f"{explorer_address}#{hash_}")
     if hash_ == "nav":
         page.click("#to-own")
-        page.wait_for_function("() => Page.state().story === 7")
+        page.wait_for_function("() => location.hash === '#view=own'")
         assert page.locator("#sentence").evaluate(IN_SIGHT)
     now = state(page)
     if hash_ in ("", "story=1"):
@@ -482,6 +493,36 @@ def test_no_address_gives_the_first_bet_away(browser, explorer_address, explorer
     else:
         assert now["words"] != list(first["words"])
     page.close()
+
+
+def test_the_film_of_readme_shows_a_guess_that_falls(browser, explorer_address):
+    tab = browser.new_page(viewport=live_page.SIZE)
+    tab.goto(explorer_address)
+    images = live_page.in_the_same_colors(live_page.frames_of(tab))
+    assert len(images) == sum(tenths for _, tenths in live_page.SCENES)
+    assert state(tab)["story"] == 2 and len(state(tab)["removed"]) == 1
+    stills = {id(image) for image in images}
+    assert 4 <= len(stills) <= 1 + 3 * live_page.MOVING
+    ends = itertools.accumulate(tenths for _, tenths in live_page.SCENES)
+    scenes = [images[end - 1] for end in ends]
+    for one, other in itertools.pairwise(scenes):
+        assert (one != other).any()
+    tab.close()
+
+
+SLIDES = """() => new Promise((done) => {
+    document.body.append(View.bar("word", 0.2, "", { before: 0.8 }));
+    const strip = document.querySelector("body > .line .own");
+    const before = strip.style.width;
+    setTimeout(() => done([before, strip.style.width]), 100);
+})"""
+
+
+def test_a_bar_slides_from_where_it_was(browser, explorer_address):
+    tab = browser.new_page()
+    tab.goto(explorer_address)
+    assert tab.evaluate(SLIDES) == ["80%", "20%"]
+    tab.close()
 
 
 # ---- wagers

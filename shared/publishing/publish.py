@@ -4,7 +4,8 @@
 
 What a run makes is not in git, so that a run leaves no trace. visualizations/gallery/ is, and only
 this command writes it: exactly the pictures that a README links to. Some it draws itself, from the
-record: those of the front door (seven.py), and two for which a run has too few seeds.
+record: those of the front door (seven.py), and two for which a run has too few seeds. The film of
+the live page (live_page.py) needs the browser extra and Chromium.
 SITE_URL=https://owner.github.io/name ./run_all.sh publish also links README to the published pages.
 """
 
@@ -21,7 +22,7 @@ from PIL.PngImagePlugin import PngInfo
 from shared import cli, paths
 from shared.evidence import record
 from shared.experiment import Results
-from shared.publishing import seven
+from shared.publishing import live_page, seven
 from shared.publishing.quoted import quoting_pages
 
 MORE_SEEDS = ("phase2_multi_head.heads.how_many_heads",)
@@ -90,8 +91,9 @@ def main(argv: list[str] | None = None) -> str:
     options = cli.parse(parser, argv)
     draw_from_record(options)
     try:
+        live_page.film(options.output_dir)
         count = fill_gallery(options.output_dir)
-    except ValueError as error:
+    except (ImportError, ValueError) as error:
         parser.error(str(error))
     readme = paths.ROOT / "README.md"
     site_url = os.environ.get("SITE_URL", "").rstrip("/")

@@ -95,7 +95,8 @@ const View = (() => {
   function jobOf(role) {
     const [from, to] = role.split(" → ");
     if (from === "most") return `most words look at the ${to}`;
-    if (to) return `${from} finds its ${to}`;
+    const name = (word) => (word === "determiner" ? "“the”" : word); // the others are words of everybody
+    if (to) return `${name(from)} finds its ${name(to)}`;
     const [, sign, places] = /offset ([+-])(\d)/.exec(role) ?? [];
     return JOBS[role] ?? `looks ${places} words ${sign === "+" ? "ahead" : "back"}`;
   }
@@ -104,12 +105,16 @@ const View = (() => {
   // mark: what stands after the name.
   function bar(name, share, number, { color = "own", before = null, mark = "" } = {}) {
     const track = element("span", { class: "track", "aria-hidden": "true" });
-    function add(kind, part) { // however small, it can be seen: only a share of 0 has none
-      if (part > 0) track.append(element("i", { class: kind }));
-      if (part > 0) track.lastChild.style.width = `${100 * Math.min(1, part)}%`;
+    const width = (part) => `${100 * Math.min(1, part)}%`;
+    function add(kind, part, from) { // however small, it can be seen: only a share of 0 has none
+      if (!part) return;
+      const strip = element("i", { class: kind });
+      strip.style.width = width(from);
+      track.append(strip);
+      if (from !== part) requestAnimationFrame(() => requestAnimationFrame(() => { strip.style.width = width(part); }));
     }
-    add(color, share);
-    add("before", before);
+    add(color, share, before ?? share); // a bar that changed slides from where it was
+    add("before", before, before);
     const called = element("span", { class: "name" }, name, mark && element("b", {}, ` ${mark}`));
     return element("div", { class: before === null ? "line" : "line changes" }, called, track,
       element("span", { class: "number" }, number));

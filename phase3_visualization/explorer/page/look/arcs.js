@@ -7,7 +7,7 @@ const Arcs = (() => {
   const LEAST = 0.03; // a weight below this gets no arc
   const [LOW, HIGH] = [20, 100]; // pixels from a word to the top of its arc
   const LINE = 100; // pixels from one line of words to the next, about
-  const ROUNDS = 3; // drops travel so often, then the picture rests
+  const ROUNDS = 6; // drops travel so often, then the picture rests
 
   let drawn = null; // the arcs on the screen, to draw them again when words move to other lines
   let shown = ""; // the words on the screen
@@ -76,6 +76,7 @@ const Arcs = (() => {
       if (isMoving && !stillness.matches) parts.push(drop(arc(box, boxes[query]), weights[j], j));
     });
     byId("arcs").replaceChildren(...parts);
+    byId("arcs").querySelectorAll("animateMotion").forEach((motion) => motion.beginElement());
     byId("arcs").style.color = color;
     byId("arcs").classList.toggle("out", isOut);
   }
@@ -84,7 +85,7 @@ const Arcs = (() => {
 
   function drop(path, weight, j) {
     const circle = svg("circle", { r: 3 + 6 * weight, "data-key": j });
-    circle.append(svg("animateMotion", { path, dur: "1.6s", repeatCount: ROUNDS }));
+    circle.append(svg("animateMotion", { path, dur: "1.6s", repeatCount: ROUNDS, begin: "indefinite" }));
     setTimeout(() => circle.remove(), 1600 * ROUNDS);
     return circle;
   }

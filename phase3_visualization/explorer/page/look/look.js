@@ -17,10 +17,10 @@ const Look = (() => {
 
   // ---- the state
 
-  // The landing, or a sentence without one.
+  // A sentence that shows what a head does, the first one only after the bet on it, or a given one.
   function firstState(words) {
     const toy = { words: ["the", "cat", "sat", "on", "the", "mat"], hidden: 2, layer: 0, head: 0 };
-    const place = data.landings[0] ?? toy;
+    const place = Story.landings().at(0) ?? toy;
     const shown = words ?? place.words;
     const hidden = words ? askedFor(words) : place.hidden;
     const { layer, head } = place;
@@ -131,8 +131,9 @@ const Look = (() => {
     const bars = !after || state.covered ? [] : View.guesses(after.probabilities, language.vocabulary, after.truth,
       { before: touched ? before.probabilities : null, also: state.story === 1 ? state.guess : null });
     byId("guesses").replaceChildren(...bars);
+    byId("kind").replaceChildren(...(bars.length ? Story.kindBar({ before, after }, touched) : []));
     byId("guess-note").textContent = after && !state.covered
-      ? `✓ is the word that stood there.${touched ? " Outlines: before the change." : ""}` : "";
+      ? `✓ the word that was hidden.${touched ? " Outlines: before the change." : ""}` : "";
     byId("grammar-note").textContent = after && !state.covered ? Words.ofVerb(state.words, language) : "";
     for (const name of Levers.NAMES) {
       const alone = after && Levers.pulled(state, name) ? Levers.measure(Levers.only(state, name), language) : null;
@@ -143,7 +144,7 @@ const Look = (() => {
   }
 
   function drawHeads({ stop, pass, words, after }) {
-    const isFree = Story.here() === 7;
+    const isFree = Story.here() === 0;
     const costs = Levers.allHeads().map((head) => {
       if (!after || !isFree) return "";
       const other = Levers.measure({ ...state, removed: Levers.toggled(state.removed, head) }, language);
@@ -156,8 +157,8 @@ const Look = (() => {
     const { role, own, others } = stop.heads[state.layer][state.head];
     byId("head-heading").textContent = `Head ${here()}: ${jobOf(role ?? View.NO_ROLE)}`;
     byId("large-note").textContent = role === null ? "No rule fits it."
-      : others === null ? `In new sentences ${percent(own)} of the words do so.`
-        : `In new sentences it finds the right word ${percent(own)} of the time; other words look there ${percent(others)} of the time.`;
+      : `In new sentences ${percent(own)} of the words it is about do so${
+        isFree && others !== null ? `; of the other words ${percent(others)} look there, too` : ""}.`;
     if (!Story.isOpen()) return;
     Maps.drawLarge(byId("large"), words, pass.layers[state.layer].weights[state.head],
       (i, j) => state.causal && j > i, state.query, choose);
@@ -184,13 +185,13 @@ const Look = (() => {
     const set = sets.get(key);
     const many = set?.length > 1;
     byId("knock").textContent = state.removed.length ? "put back what is knocked out"
-      : many ? `break it: knock out ${set.join(" and ")}`
-        : `${set === null ? "" : "break it: "}knock out head ${set?.[0] ?? here()}`;
+      : many ? `change its guess: knock out ${set.join(" and ")}`
+        : `${set === null ? "" : "change its guess: "}knock out head ${set?.[0] ?? here()}`;
     byId("knock").dataset.heads = (set ?? [here()]).join("_");
     byId("breaks").textContent = set === undefined ? ""
       : set === null ? "No three heads together change the best guess here."
         : many ? `No head alone changes the best guess here: it takes ${set.length} together.` : "";
-    if (set !== undefined || !after || Story.here() !== 7 || Grow.isRunning()) return;
+    if (set !== undefined || !after || Story.here() !== 0 || Grow.isRunning()) return;
     timer = setTimeout(() => {
       sets.set(key, Levers.breaking(state, language));
       drawBreak({ after });
@@ -259,6 +260,8 @@ const Look = (() => {
   function wire() {
     on("sentence", "input", readTyped);
     press("another", another);
+    // What opens below the row of steps comes into sight.
+    byId("look").addEventListener("toggle", ({ target }) => target.open && target.scrollIntoView({ block: "nearest" }), true);
     on("words", "keydown", (event) => Arcs.moveChoice(event, state.query, choose));
     on("heads", "keydown", moveHead);
     Words.drawChips(byId("chips"), language.groups, (word) => type(`${byId("sentence").value} ${word}`.trim()));
@@ -309,6 +312,7 @@ const Look = (() => {
 
   function leave() {
     clearTimeout(timer);
+    byId("to-own").removeAttribute("aria-current");
     Grow.pause();
   }
 

@@ -117,6 +117,7 @@ const Story = (() => {
     return [row(button("the same head", answer(same)), button("another head, or none", answer(!same)))];
   }
 
+  // The end of the story: what was seen has a name, and there is more to do.
   function drawScore() {
     const note = element("span", { class: "quiet", role: "status" });
     const address = `${location.href.split("#")[0]}#story=1`;
@@ -124,7 +125,8 @@ const Story = (() => {
       await navigator.clipboard?.writeText(address).catch(() => {});
       note.textContent = address;
     });
-    return [row(copy, element("a", { href: "#view=break", class: "button" }, "six more bets")), note];
+    const link = (href, text) => element("a", { href, class: "button" }, text);
+    return [row(link("#view=own", "a sentence of your own"), link("#view=break", "six more bets"), copy), note];
   }
 
   const STEPS = [
@@ -144,6 +146,7 @@ const Story = (() => {
     const place = asked ?? state;
     const role = roleAt("0", place) ?? View.NO_ROLE;
     const there = havingRole("1", role);
+    const own = Runs.get(state.run).recorded ? null : havingRole(state.run, role);
     const right = [...won.values()].filter((is) => is === true).length;
     const told = {
       known: language.words.length, step: stop.step, named: named || "none", heads: Levers.allHeads().length,
@@ -151,7 +154,8 @@ const Story = (() => {
       looked: words[View.indexOfLargest(shares)], d_k: Runs.model().d_model / Runs.model().num_heads,
       job: jobOf(role), asked: Levers.nameOf(place.layer, place.head),
       seed: Runs.get("1").seed, there: there ? `head ${Levers.nameOf(there.layer, there.head)}` : "no head at all",
-      right, bets: BETS, score: won.size ? `${right} of ${BETS} bets won.` : "Your turn.",
+      own: own ? `head ${Levers.nameOf(own.layer, own.head)} has the job` : "no head has the job yet",
+      run: Runs.get(state.run).seed, last: Runs.lastStep(state.run), score: `${right} of ${BETS} bets won.`,
     };
     return after ? { ...told, ...guessed(before, after, stop) } : told;
   }
@@ -170,10 +174,21 @@ const Story = (() => {
     };
   }
 
+  // “people, all together”: the bar of the whole kind of the hidden word, above those of single words.
+  function kindBar({ before, after }, isChanged) {
+    const truth = language.vocabulary[after.truth];
+    const same = Words.kindOf(truth, language.groups);
+    if (same.length === 1) return [];
+    const share = ({ probabilities }) => same.reduce((sum, name) => sum + probabilities[language.index.get(name)], 0);
+    const text = isChanged ? View.change(share(before), share(after)) : percent(share(after));
+    return [View.bar(`${Words.nameOfKind(truth, language.groups)}, all`, share(after), text,
+      { before: isChanged ? share(before) : null })];
+  }
+
   // ---- where the reader is
 
-  const here = () => seen.state.story ?? count;
-  const isOpen = () => here() === count || here() === 5;
+  const here = () => seen.state.story ?? 0; // 0: a sentence of one's own, without the story
+  const isOpen = () => here() === 0 || here() === 5;
   const isAnswered = () => here() !== 1 || !seen.state.covered;
 
   const isFirstSentence = ({ words }) => words.join(" ") === landings[0]?.words.join(" ");
@@ -202,7 +217,7 @@ const Story = (() => {
   // ← and → turn the page, unless they move something else.
   function turn(event) {
     const moves = { ArrowLeft: -1, ArrowRight: 1 };
-    const isTaken = event.target.closest("input, textarea, [role='radiogroup'], .heads, .scroll, nav");
+    const isTaken = here() === 0 || event.target.closest("input, textarea, [role='radiogroup'], .heads, .scroll, nav");
     if (byId("look").hidden || isTaken || event.altKey || event.ctrlKey || event.metaKey || !moves[event.key]) return;
     event.preventDefault();
     go(here() + moves[event.key]);
@@ -211,7 +226,11 @@ const Story = (() => {
   function draw(now) {
     seen = now;
     const step = here();
-    byId("look").dataset.step = now.state.story === null ? "own" : step;
+    byId("look").dataset.step = step || "own";
+    for (const link of document.querySelectorAll("nav [data-view='look']")) {
+      if (Boolean(step) === (link.id !== "to-own")) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
     const key = JSON.stringify([now.state, now.stop.step, [...won]]);
     if (drawn === key) return; // not under the hands of who is typing
     drawn = key;
@@ -225,20 +244,19 @@ const Story = (() => {
   }
 
   function drawStep(step, now) {
-    const { more, isTold } = STEPS[step - 1];
-    const text = texts[step - 1];
-    const isAsked = now.after !== null || step === 3 || step >= 5;
+    const { more, isTold } = STEPS[step - 1] ?? { more: () => [] };
+    const text = texts[step - 1] ?? texts.at(-1).alone;
+    const isAsked = now.after !== null || step === 3 || step >= 5 || step === 0;
     const isSaid = Boolean(isTold?.(now.state));
-    byId("look").classList.toggle("told", isSaid);
     const isOwn = !Runs.get(now.state.run).recorded;
-    byId("look").classList.toggle("grows", won.has(6) || isOwn || Boolean(Grow.isRunning()));
-    const told = isSaid ? text.then : text;
+    byId("look").classList.toggle("grows", (step === 6 && won.has(6)) || isOwn || Boolean(Grow.isRunning()));
+    const told = step === 6 && isOwn ? text.own : isSaid ? text.then : text;
     const filled = values(now);
     const empty = { title: "Nothing is hidden.", says: "Choose a word of the sentence, and hide it." };
-    const { title, says } = now.state.story === null ? texts.at(-1).alone : isAsked ? told : empty;
+    const { title, says } = isAsked ? told : empty;
     byId("title").textContent = View.fill(title, filled);
     byId("says").textContent = View.fill(says, filled);
-    byId("more").replaceChildren(...(isAsked && now.state.story !== null ? more(now) : []));
+    byId("more").replaceChildren(...(isAsked ? more(now) : []));
   }
 
   function start(app, onAct) {
@@ -250,5 +268,7 @@ const Story = (() => {
 
   const stepOf = (parts) => Address.whole(parts.get("story"), 1, count);
 
-  return { start, draw, scene, stepOf, isOpen, here };
+  const open = () => (won.has(1) || landings.length < 2 ? landings : landings.slice(1));
+
+  return { start, draw, scene, stepOf, isOpen, here, kindBar, landings: open };
 })();

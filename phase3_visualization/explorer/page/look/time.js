@@ -53,6 +53,7 @@ const Time = (() => {
       byId("step").max = run.stops.length - 1;
       byId("time").style.setProperty("--stops", run.stops.length);
     }
+    byId("end-note").textContent = run.recorded ? "trained" : `${run.stops.at(-1).step} steps so far`;
     byId("time").style.setProperty("--at", place);
     const line = byId("curve").querySelector(".now");
     line.setAttribute("x1", 10 * place + 5);
