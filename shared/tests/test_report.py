@@ -257,7 +257,16 @@ def test_a_link_opens_its_finding_whatever_is_filtered_and_the_keyboard_finds_wo
     assert page.evaluate(SEEN)["pictures"].count(" ") == 3 and "=" not in page.url
 
 
-HEIGHTS = "[...document.querySelectorAll('article')].map((one) => one.offsetHeight)"
+PICTURES = """async () => {
+    const all = [...document.querySelectorAll("article img")];
+    const seen = all.filter((one) => one.checkVisibility());
+    return Promise.all(seen.map(async (one) => {
+        one.loading = "eager";
+        await one.decode();
+        const { width, height } = one.getBoundingClientRect();
+        return [{ width, height }, { width: one.naturalWidth, height: one.naturalHeight }];
+    }));
+}"""
 OPEN_NINE = (
     "[...document.querySelectorAll('details')].slice(0, 9).forEach((one) => one.open = true)"
 )
@@ -270,10 +279,15 @@ def test_everybody_can_read_every_page(report, browser, name, scheme, width):
     page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 800})
     page.goto((report.parent.parent / name).as_uri())
     if name == paths.PAGE:
-        heights = page.evaluate(HEIGHTS)
-        assert max(heights) <= 260
         assert page.locator("pre:visible, dl:visible").count() == 0, "numbers are a click away"
-        for image in page.locator("article img:visible, .cards img").all():
+        pictures = page.evaluate(PICTURES)
+        assert len(pictures) == len(DRAWN)
+        for shown, in_file in pictures:
+            assert shown["width"] >= min(480, width - 40), "letters can be read"
+            proportions = shown["width"] / shown["height"]
+            expected = in_file["width"] / in_file["height"]
+            assert proportions == pytest.approx(expected, rel=0.01), "whole"
+        for image in page.locator(".cards img").all():
             assert image.bounding_box()["width"] >= 300
     page.evaluate(OPEN_NINE)
     assert axe_violations(page) == []
