@@ -406,6 +406,7 @@ def test_the_story_goes_by_keyboard_alone_and_is_scored(browser, explorer_addres
     presses("#more .choices button >> nth=0")
     assert state(page)["run"] == "1"
     presses("#next")
+    assert state(page)["run"] == "0", "the story ends with the model that it began with"
     won = page.evaluate("parseInt(document.querySelector('#title').textContent)")
     assert f"{won} of 3 bets won." in page.inner_text("#title") and 0 <= won <= 3
     assert count("#more a >> text=a sentence of your own") == 1

@@ -259,6 +259,7 @@ const Look = (() => {
 
   function wire() {
     on("sentence", "input", readTyped);
+    on("sentence", "focus", () => byId("sentence").select()); // what is typed takes its place
     press("another", another);
     // What opens below the row of steps comes into sight.
     byId("look").addEventListener("toggle", ({ target }) => target.open && target.scrollIntoView({ block: "nearest" }), true);

@@ -15,7 +15,6 @@ const Story = (() => {
   let drawn = ""; // what the step was drawn for
 
   const row = (...parts) => element("div", { class: "row choices" }, ...parts);
-  const word = (token) => `“${language.vocabulary[token]}”`;
   const atEnd = () => ({ run: "0", step: Runs.lastStep("0"), removed: [], covered: false });
 
   function bet(step, isRight, changes) {
@@ -48,9 +47,10 @@ const Story = (() => {
     const removed = [Levers.nameOf(state.layer, state.head)];
     if (state.removed.length) return [verdict(2), row(button("put it back", () => act({ removed: [] }, "knock")))];
     if (won.has(2)) return [row(button("cut it again", () => act({ removed }, "knock"), { class: "main-button" }))];
-    const changes = Levers.measure({ ...state, removed }, language).best !== after.best;
+    const left = shareOfKind(Levers.measure({ ...state, removed }, language));
+    const staysSure = left >= shareOfKind(after) / 2;
     const answer = (isRight) => () => bet(2, isRight, { removed });
-    return [row(button(`it still says ${word(after.best)}`, answer(!changes)), button("it says something else", answer(changes)))];
+    return [row(button("yes, nearly as sure", answer(staysSure)), button("no, less than half as sure", answer(!staysSure)))];
   }
 
   // The arc opened: how well each key fits the query, and the share that comes of it.
@@ -136,7 +136,7 @@ const Story = (() => {
     { scene: () => ({ ...atEnd(), step: 0 }), more: () => [], isTold: ({ step }) => step > 0 },
     { scene: atEnd, more: () => [] },
     { scene: seedScene, more: askSeed, isTold: () => won.has(6) },
-    { scene: () => ({ covered: false }), more: drawScore },
+    { scene: atEnd, more: drawScore },
   ];
   const NAMES = ["guess", "cut the arc", "why there?", "drag time", "its eight heads", "another seed", "your score"];
   const count = STEPS.length;
@@ -161,15 +161,17 @@ const Story = (() => {
   }
 
   // Of a noun the whole kind counts: “teachers” is one of the people, and the model cannot know which.
+  function shareOfKind({ truth, probabilities }) {
+    const same = Words.kindOf(language.vocabulary[truth], language.groups);
+    return same.reduce((sum, name) => sum + probabilities[language.index.get(name)], 0);
+  }
+
   function guessed(before, after, stop) {
     const truth = language.vocabulary[after.truth];
-    const same = Words.kindOf(truth, language.groups);
-    const share = ({ probabilities }) => same.reduce((sum, name) => sum + probabilities[language.index.get(name)], 0);
     const isFirst = stop.step === 0 && after.best === after.truth;
     return {
       truth, chance: percent(after.chance), best: language.vocabulary[before.best], now: language.vocabulary[after.best],
-      still: before.best === after.best ? "Even without it, the model says" : "Without it, the model says",
-      kind: Words.nameOfKind(truth, language.groups), of_kind: percent(share(before)), left: percent(share(after)),
+      kind: Words.nameOfKind(truth, language.groups), of_kind: percent(shareOfKind(before)), left: percent(shareOfKind(after)),
       rule: Words.ofVerb(seen.state.words, language), luck: isFirst ? " (That the right word leads already is luck.)" : "",
     };
   }
@@ -177,17 +179,15 @@ const Story = (() => {
   // “people, all together”: the bar of the whole kind of the hidden word, above those of single words.
   function kindBar({ before, after }, isChanged) {
     const truth = language.vocabulary[after.truth];
-    const same = Words.kindOf(truth, language.groups);
-    if (same.length === 1) return [];
-    const share = ({ probabilities }) => same.reduce((sum, name) => sum + probabilities[language.index.get(name)], 0);
-    const text = isChanged ? View.change(share(before), share(after)) : percent(share(after));
-    return [View.bar(`${Words.nameOfKind(truth, language.groups)}, all`, share(after), text,
-      { before: isChanged ? share(before) : null })];
+    if (Words.kindOf(truth, language.groups).length === 1) return [];
+    const [old, now] = [shareOfKind(before), shareOfKind(after)];
+    const text = isChanged ? View.change(old, now) : percent(now);
+    return [View.bar(`${Words.nameOfKind(truth, language.groups)}, all`, now, text, { before: isChanged ? old : null })];
   }
 
   // ---- where the reader is
 
-  const here = () => seen.state.story ?? 0; // 0: a sentence of one's own, without the story
+  const here = () => seen?.state.story ?? 0; // 0: a sentence of one's own, without the story
   const isOpen = () => here() === 0 || here() === 5;
   const isAnswered = () => here() !== 1 || !seen.state.covered;
 
@@ -204,7 +204,10 @@ const Story = (() => {
     if (step === 1 && landings.length && !(won.has(1) && isFirstSentence(state))) sentence = landing(0);
     if (step > 1 && landings.length > 1 && !won.has(1) && isFirstSentence(state)) sentence = landing(1);
     if (step === 1 && sentence.words) won.delete(1);
-    return { ...sentence, ...STEPS[step - 1].scene({ ...state, ...sentence }), story: step };
+    const shown = { ...state, ...sentence };
+    const first = landings.find(({ words }) => words.join(" ") === shown.words.join(" "));
+    if (first) Object.assign(sentence, { query: first.hidden, layer: first.layer, head: first.head }); // the thread goes on
+    return { ...sentence, ...STEPS[step - 1].scene({ ...shown, ...sentence }), story: step };
   }
 
   function go(step) {
@@ -240,6 +243,7 @@ const Story = (() => {
     byId("back").hidden = step === 1;
     byId("next").hidden = step === count;
     View.setUsable(byId("next"), isAnswered());
+    byId("next").classList.toggle("main-button", !([1, 2, 6].includes(step) && !won.has(step))); // first the bet
     byId("next").replaceChildren("next", element("span", { class: "whither" }, `: ${NAMES[step] ?? ""}`));
   }
 
