@@ -28,7 +28,7 @@ from phase3_visualization.circuits.planted import (
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import composed
-from shared.visualization_utils import BLUE, plot_cells
+from shared.visualization_utils import BLUE, plot_cells, readable
 
 TEXTS, DRAWS = 32, 3
 # A method names the planted head if it gives it so much more than the decoy, as a share of the
@@ -149,10 +149,24 @@ def measure(run: Run) -> Numbers:
     return found
 
 
-def draw_methods(ax: Axes, results: Results, columns: tuple[str, ...]) -> None:
-    """A row for each method, and its number in each of these columns."""
+def methods_of(results: Results) -> list[str]:
+    """Returns the names of all methods, in the order in which they were asked."""
     of_decoy = [name for name in results.mean if name.endswith(", decoy")]  # one of each method
-    methods = [name.removesuffix(", decoy") for name in of_decoy]
+    return [name.removesuffix(", decoy") for name in of_decoy]
+
+
+def verdict(results: Results, method: str) -> str:
+    """Returns "yes" if a method names the planted head whatever the weights, else why not."""
+    if not results.mean[f"{method}, names it"]:
+        given = results.mean[f"{method}, planted head"]
+        return "no: neither" if given < NEEDED_LEAD else "no: both alike"
+    moved = max(results.row(method, planted.CHANGES))
+    return "yes" if moved < ROUNDING else "no: it changes"
+
+
+def draw_methods(ax: Axes, results: Results, columns: tuple[str, ...]) -> None:
+    """Draws a row for each method, with its number in each of these columns."""
+    methods = methods_of(results)
     rows, texts = [], []
     for method in methods:
         shares = results.row(method, columns)
@@ -160,21 +174,27 @@ def draw_methods(ax: Axes, results: Results, columns: tuple[str, ...]) -> None:
         texts.append(["0" if abs(share) < ROUNDING else f"{min(share, 1):.2f}" for share in shares])
     in_two_lines = [column.replace(" ", "\n", 1) for column in columns]
     plot_cells(ax, torch.tensor(rows), texts, methods, in_two_lines)
+    ax.tick_params(labelsize=11.5)
 
 
 def picture(results: Results) -> Figure:
-    """Left, what each method gives to two heads; right, how far its answer moves."""
+    """Left, what each method gives to two heads; right, how far its answer moves; the verdict."""
     fig, (left, right) = plt.subplots(
-        1, 2, figsize=(9, 5), layout="constrained", width_ratios=(2, 4)
+        1, 2, figsize=(9.2, 5), layout="constrained", width_ratios=(2, 4)
     )
     draw_methods(left, results, ("planted head", "decoy"))
     draw_methods(right, results, planted.CHANGES)
-    right.tick_params(labelleft=False)
-    for label in left.get_yticklabels():
-        if results.mean[f"{label.get_text()}, names it"] == 1:
-            label.set(color=BLUE, weight="bold")
+    right.tick_params(labelleft=False, labelright=True, pad=6)
+    verdicts = [verdict(results, method) for method in methods_of(results)]
+    right.set_yticks(right.get_yticks(), verdicts)
+    for name, said in zip(left.get_yticklabels(), right.get_yticklabels(), strict=True):
+        if said.get_text() == "yes":
+            for label in (name, said):
+                label.set(color=readable(BLUE), weight="bold")
     left.set_title("what the method gives to", pad=12)
-    right.set_title("how far that moves with other weights of", pad=12)
+    right.set_title("how far that moves if these are rewritten", pad=12)
+    above = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
+    right.annotate("names it,\nalways?", (1, 1), (6, 6), fontsize=11.5, **above)
     return fig
 
 
@@ -182,9 +202,9 @@ main = Experiment(
     measure,
     picture=picture,
     title="Only interventions name the planted head, however its function is written",
-    note="weights set by hand, no norm · shares of the largest number that the method gives to a "
-    "head\nblue: names the planted head · right: other weights of the same function; the output "
-    "moves by {n[the output, stream sheared]:.0e}",
+    note="a model whose weights are set by hand, not trained · shares of the largest number that "
+    "the method gives to a head\nrewritten: other weights that compute the same; the output moves "
+    "by {n[the output, stream sheared]:.0e}",
     answer="With a shear K-composition moves by {n[K-composition, stream sheared]:.2f} of itself, "
     "zero ablation by {n[zero ablation, stream sheared]:.0e}, the output by "
     "{n[the output, stream sheared]:.0e}",

@@ -23,7 +23,7 @@ from phase3_visualization.circuits.patching import Pairs, Patching, forward_pass
 from phase3_visualization.circuits.pattern_used import uses_of_heads
 from phase3_visualization.circuits.subject_pairs import rival_of, subject_pairs
 from shared import training
-from shared.experiment import Run
+from shared.experiment import Results, Run
 from shared.grammar.best_reader import sentence_log_probability
 from shared.head_statistics import composed
 from shared.tests.helpers import near
@@ -277,6 +277,22 @@ def test_the_table_of_methods():
         "weight × |v|, W_V and W_O",
         "weight × |v W_O|, stream sheared",
         "K-composition, stream sheared",
+    }
+    results = Results([found], None, {})
+    verdicts = {
+        method: which_methods.verdict(results, method)
+        for method in which_methods.methods_of(results)
+    }
+    assert verdicts == {
+        "largest weight": "no: both alike",
+        "weight × |v|": "no: both alike",
+        "weight × |v W_O|": "no: both alike",
+        "K-composition": "no: it changes",
+        "direct logit attribution": "no: neither",
+        "gradient at a gate": "no: neither",
+        "zero ablation": "yes",
+        "mean ablation": "yes",
+        "activation patching": "yes",
     }
 
 
