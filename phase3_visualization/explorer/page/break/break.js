@@ -182,8 +182,8 @@ const Break = (() => {
     const small = app.data.wagers.models.map((record) => [record.name, Network.load(record)]);
     const models = new Map([...small, ["both sides", app.modelOfLessons()]]);
     const jobOf = ([layer, head]) => View.jobOf(View.roleOf(models.get("both sides"), layer, head));
-    const called = (head) => `${jobOf(head)} (${head.join(".")})`; // in a sentence
-    const inShort = (head) => `${head.join(".")} ${jobOf(head).replace(/^the head (that|in which) /, "")}`;
+    const called = (head) => `head ${head.join(".")} (${jobOf(head)})`; // in a sentence
+    const inShort = (head) => `${head.join(".")} ${jobOf(head)}`;
     return { models, called, inShort, language: app.language };
   }
 
