@@ -13,6 +13,7 @@ from functools import partial
 
 import matplotlib.pyplot as plt
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
@@ -28,12 +29,19 @@ from shared import head_statistics
 from shared.attention_utils import causal_mask
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.visualization_utils import BLUE, GREEN, GREY, HIDDEN, RED
+from shared.visualization_utils import BLUE, GREY, HIDDEN, INK, QUIET
 
 SEQUENCES, LENGTH = 8, 96
 SHORTEST_BLOCK, LONGEST_BLOCK = 16, 40  # the tokens that are repeated
 NAMED = 0.5  # more than this weight gives a head its name
-COLORS = {"previous": BLUE, "duplicate": GREEN, "induction": RED, "first": GREY}
+# Where a head looks, as the legend says it.
+PLACES = {
+    "previous": "the token before",
+    "duplicate": "the same token, earlier",
+    "induction": "what followed it last time",
+    "first": "the first token",
+}
+NO_PLACE = "none of these"
 
 
 def repeated_tokens(known: Tensor, generator: torch.Generator) -> Tensor:
@@ -113,7 +121,7 @@ def numbers_of(
     found = {}
     for role in ("previous", "induction"):
         found[f"{role}, best head"] = scoring[role][choosing[role].argmax()].item()
-    for role in COLORS:
+    for role in PLACES:
         found[f"{role}, heads"] = roles.count(role)
     found["first, share of heads"] = roles.count("first") / len(roles)
     found["all heads"] = len(roles)
@@ -171,21 +179,41 @@ CLAIMS = (
 )
 
 
+def draw_head(ax: Axes, x: float, y: float, role: str) -> None:
+    """Draws a cell around x, y: a head of this role, or "" without one."""
+    color = {"first": BLUE, "": HIDDEN}.get(role, GREY)
+    ax.add_patch(plt.Rectangle((x - 0.45, y - 0.45), 0.9, 0.9, color=color, linewidth=0))
+    if role not in ("first", ""):
+        style = {"ha": "center", "va": "center_baseline", "color": INK, "weight": "bold"}
+        ax.text(x, y, role[0].upper(), fontsize=9, **style)
+
+
 def picture(results: Results) -> Figure:
-    """A cell for each head in the colour of its name."""
+    """A cell for each head, blue where it rests on the first token; beside them the legend."""
     roles, num_heads = results.shown["roles"], results.shown["heads"]
-    fig, ax = plt.subplots(figsize=(8.4, 3.7), layout="constrained")
-    for index, role in enumerate(roles):
-        layer, head = divmod(index, num_heads)
-        corner = (layer - 0.45, head - 0.45)
-        ax.add_patch(plt.Rectangle(corner, 0.9, 0.9, color=COLORS.get(role, HIDDEN)))
-        if role not in ("", "first"):
-            style = {"ha": "center", "va": "center", "color": "white", "weight": "bold"}
-            ax.text(layer, head, role[0].upper(), **style)
     num_layers = len(roles) // num_heads
+    size = (9, 1.6 + 0.3 * num_heads)
+    fig, (ax, legend) = plt.subplots(
+        1, 2, figsize=size, width_ratios=(2.5, 1), layout="constrained", sharey=True
+    )
+    for index, role in enumerate(roles):
+        draw_head(ax, *divmod(index, num_heads), role)
     ax.set(xlim=(-0.6, num_layers - 0.4), ylim=(num_heads - 0.4, -0.6))
-    ax.set(xlabel="layer", ylabel="head", aspect="equal")
-    ax.spines[:].set_visible(False)
+    ax.set_xlabel("layer", fontsize=11)
+    ax.set_ylabel("head", fontsize=11)
+    ax.tick_params(length=0, labelsize=11)
+    step = num_heads / 6
+    for row, role in enumerate(("first", "previous", "duplicate", "induction", "")):
+        y = step * (row + 0.75) - 0.5
+        draw_head(legend, 0, y, role)
+        weight = "bold" if role == "first" else "normal"
+        text = f"{roles.count(role)}  {PLACES.get(role, NO_PLACE)}"
+        legend.text(0.9, y, text, va="center_baseline", fontsize=11, weight=weight)
+    legend.set_xlim(-0.6, num_layers / 2.5 - 0.4)  # as wide a cell as beside it
+    legend.set_title("heads that mostly look at", fontsize=11, loc="left", color=QUIET)
+    legend.tick_params(left=False, labelleft=False, bottom=False, labelbottom=False)
+    for part in (ax, legend):
+        part.spines[:].set_visible(False)
     return fig
 
 
@@ -193,9 +221,10 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="Of {n[all heads]:.0f} heads of SmolLM2 {n[first, heads]:.0f} rest on the first token",
-    note="{shown[model]}, pretrained; random tokens, repeated; more than half of the weight\n"
-    "grey: first token · P: previous · D: duplicate · I: induction · pale: none of them",
+    title="{n[first, heads]:.0f} of the {n[all heads]:.0f} heads of SmolLM2 rest on the first "
+    "token",
+    note="{shown[model]}, pretrained, on repeated blocks of random tokens\n"
+    "mostly: more than half of the weight · P: previous · D: duplicate · I: induction",
     answer="Heads of {shown[model]} with a name, of {n[all heads]:.0f}: "
     "{n[previous, heads]:.0f} previous, {n[duplicate, heads]:.0f} duplicate, "
     "{n[induction, heads]:.0f} induction, {n[first, heads]:.0f} first",

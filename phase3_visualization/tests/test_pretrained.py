@@ -473,7 +473,7 @@ def test_heads_are_named_chosen_on_one_half_and_scored_on_the_other(monkeypatch)
     monkeypatch.setattr(decoder_heads, "weights_of_decoder", lambda model, tokens: models[model])
     monkeypatch.setattr(decoder_heads, "shuffled", lambda model, generator: "shuffled")
     found, names = decoder_heads.numbers_of("model", tokens, None)
-    assert names == list(decoder_heads.COLORS)
+    assert names == list(decoder_heads.PLACES)
     near([found["previous, best head"], found["induction, best head"]], [1.0, 1.0])
     assert [found[f"{role}, heads"] for role in names] == [1] * 4
     assert (found["all heads"], found["first, share of heads"]) == (4, 0.25)
