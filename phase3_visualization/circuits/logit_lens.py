@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -25,7 +26,7 @@ from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import added_by_heads
 from shared.toy_language import MASK_ID, decode, encode, pad_batch
 from shared.toy_model import ToyTransformer, in_double
-from shared.visualization_utils import BLUE, plot_cells, token_labels
+from shared.visualization_utils import BLUE, QUIET, plot_cells, readable, token_labels
 
 SENTENCES, QUICK_SENTENCES = 60, 10  # held-out
 
@@ -124,32 +125,60 @@ def measure(run: Run) -> Numbers:
     return found
 
 
+def draw_falls(ax: Axes, losses: dict[str, float]) -> None:
+    """Writes the loss below each column, and between two columns how far it changes.
+
+    losses: name of a part -> nats after it. The change is that of the losses as they are written,
+    so that a reader can add up.
+    """
+    style = {"va": "top", "annotation_clip": False, "textcoords": "offset points", "fontsize": 11}
+    bottom = ax.get_ylim()[0]
+    ax.annotate("loss, nats", (0, bottom), (-6, -9), ha="right", **style)
+    before = None
+    for column, (part, loss) in enumerate(losses.items()):
+        written = round(loss, 2)
+        ax.annotate(f"{written:.2f}", (column + 0.5, bottom), (0, -9), ha="center", **style)
+        if before is not None:
+            change = f"{written - before:+.2f}".replace("-", "−")
+            color = readable(BLUE) if "attention" in part else QUIET
+            bold = style | {"color": color, "weight": "bold"}
+            ax.annotate(change, (column, bottom), (0, -9), ha="center", **bold)
+        before = written
+
+
 def picture(results: Results) -> Figure:
     """Left, the likeliest word at each depth; right, what each head adds to the right one."""
     words, guess = results.options.words, results.shown["guess"]
-    depths, heads = [], {}
+    losses, heads = {}, {}
     for name, mean in results.mean.items():
         part, _, what = name.partition(", ")
         if what == "adds":
             heads[part] = results.each(name)
         else:
-            depths.append(f"{part}\n{mean:.1f} nats")
-    size = (1.15 * len(depths) + 4.5, max(0.45 * len(words), 0.35 * len(heads)) + 2)
+            losses[part] = mean
+    size = (1.15 * len(losses) + 3.8, max(0.45 * len(words), 0.35 * len(heads)) + 2.3)
     fig, (left, right) = plt.subplots(1, 2, figsize=size, width_ratios=(3, 1), layout="constrained")
     likeliest = [decode(row) for row in guess.indices.T.tolist()]  # (depths, T) -> (T, depths)
-    plot_cells(left, guess.values.T, likeliest, token_labels(words), depths)
+    headings = [part.replace(" ", "\n") for part in losses]
+    plot_cells(left, guess.values.T, likeliest, token_labels(words), headings)
+    left.tick_params(labelsize=11)
+    for part, label in zip(losses, left.get_xticklabels(), strict=True):
+        if "attention" in part:
+            label.set(color=readable(BLUE), weight="bold")
+    draw_falls(left, losses)
     charts.bars(right, heads, dict.fromkeys(heads, BLUE), number="{:.1f}")
-    right.set_title("what each head adds to the\nlogit of the right word")
+    right.tick_params(labelsize=11)
+    right.set_title("what a head adds to the\nlogit of the right word")
     return fig
 
 
 main = Experiment(
     measure,
     picture=picture,
-    title="Attention goes {shown[by attention]:.0%} of the way to the guess, the feed-forward "
+    title="Attention makes {shown[by attention]:.0%} of the fall in loss, the feed-forward "
     "networks the rest",
-    note="{shown[label]} · left: each word hidden in turn; likeliest word, shade: its probability "
-    "· losses and logits: held-out",
+    note="{shown[label]} · each word is hidden in turn, and read after each part: the likeliest "
+    "word, darker if surer\nlosses and logits: means over held-out sentences",
     answer="Loss before the layers {n[embedding, loss behind it]:.2f}, behind the first attention "
     "{n[attention 0, loss behind it]:.2f}",
 )
