@@ -2,10 +2,10 @@
 
 A film of the model that all scripts share, as it was at each stage of its training: its weights on
 one sentence become a frame. A head lights up when it has a role by the rules of
-shared/grammar/roles.py, in the colour that the role has everywhere. Below the maps grow the loss,
-how often the best head of each relation looks at the right word, and the normalised entropy of each
-head (1 means even weights). The grey band is what guesses reach: the best fixed offset, or the best
-untrained head.
+shared/grammar/roles.py, in the colour that the role has everywhere. The loss stands above the maps.
+Below them grow how often the best head of each relation looks at the right word, and the normalised
+entropy of each head (1 means even weights). The grey band is what guesses reach: the best fixed
+offset, or the best untrained head.
 """
 
 from dataclasses import dataclass
@@ -27,11 +27,9 @@ from shared.grammar.scores import CORE_RELATIONS, DIRECTIONS
 from shared.toy_model import weights_of
 from shared.training import Trained
 from shared.visualization_utils import (
-    GREY,
     HIDDEN,
     INK,
     QUIET,
-    headline,
     in_few_colors,
     picture_of,
     plot_attention,
@@ -40,13 +38,15 @@ from shared.visualization_utils import (
 
 HELD_FRAMES = 14  # how often the last frame is shown again
 SECONDS_PER_FRAME = 0.28
-VISIBLE = 0.04  # weights are shown in such steps: nobody sees less, and the file is smaller
-PANEL_TITLES = ("loss, nats per hidden word", "best head is right", "normalised entropy")
+VISIBLE = 0.05  # weights are shown in such steps: nobody sees less, and the file is smaller
+PANEL_TITLES = ("best head is right", "normalised entropy")
 NOTE = (
-    "rows: queries, columns: keys, darker: more weight · framed: has a role by rule, on held-out "
-    "sentences\nnormalised entropy: a line for each head, in the colour of its role, dotted their "
-    "mean; 1 means even weights"
+    "row: the word that looks, column: the word looked at, darker: more weight\n"
+    "framed: the head has a role by rule, on held-out sentences · dotted: mean of all heads"
 )
+# In points: a phone shows the film at less than half its size.
+TITLE_SIZE, TEXT_SIZE, NOTE_SIZE = 19, 13.5, 12
+TEXT = {"fontsize": TEXT_SIZE}
 
 
 @dataclass(frozen=True)
@@ -98,16 +98,22 @@ def measure(run: Run) -> Numbers:
 
 
 def draw_maps(axes: np.ndarray, look: Look, words: list[str]) -> None:
-    """Draws a map for each head, axes (L, H); the words stand at the edges of the grid only."""
+    """Draws a map for each head, axes (L, H).
+
+    The words stand on the left of the grid only, and above it the numbers that they have there.
+    """
+    size = min(TEXT_SIZE, 90 / len(words))
     for (layer, head), ax in np.ndenumerate(axes):
         plot_attention(look.weights[layer, head], words, ax=ax, annotate=False, labels=False)
         ax.spines[:].set_visible(True)
-        if layer > 0 or len(words) > 10:  # more words have no room side by side
-            ax.set_xticks([])
+        ax.tick_params(labelsize=size)
+        ax.tick_params(axis="y", pad=5)  # beside a frame
+        places = range(len(words)) if layer == 0 else [""] * len(words)
+        ax.set_xticks(ax.get_xticks(), places, rotation=0, ha="center")
         if head > 0:
             ax.set_yticks([])
         else:
-            ax.set_ylabel(f"layer {layer}", color=QUIET, fontsize=11)
+            ax.set_ylabel(f"layer {layer}", color=QUIET, **TEXT)
 
 
 def light_up(axes: np.ndarray, look: Look) -> int:
@@ -119,36 +125,31 @@ def light_up(axes: np.ndarray, look: Look) -> int:
         role = look.names[layer][head]
         color = role_color(role)
         if role == roles.NO_NAME:
-            ax.set_title(f"head {layer}.{head}", fontsize=9, color=color, weight="normal")
+            # Two lines in every frame: all frames are laid out as the first one.
+            ax.set_title(f" \nhead {layer}.{head}", color=color, weight="normal", **TEXT)
             ax.spines[:].set(color=HIDDEN, linewidth=1)
         else:
-            ax.set_title(role, fontsize=9, color=color, weight="bold")
-            ax.spines[:].set(color=color, linewidth=3)
+            name = role.replace(" → ", " →\n")
+            ax.set_title(name, color=color, weight="bold", **TEXT)
+            ax.spines[:].set(color=color, linewidth=4)
             lit += 1
     return lit
-
-
-def draw_loss(ax: Axes, smooth: list[float], step: int) -> None:
-    """The loss up to this step."""
-    ax.plot(range(1, step + 1), smooth[:step], color=GREY, linewidth=2.5)
-    ax.set(ylim=(0, 1.1 * max(smooth)), yticks=[0, 2, 4])
 
 
 def draw_scores(ax: Axes, looks: list[Look], guesses: list[float]) -> None:
     """How often the best head of each relation has been right up to now, above the guesses."""
     low, high = min(guesses), max(guesses)
     ax.axhspan(low, high, color=HIDDEN, linewidth=0)
-    style = {"fontsize": 9, "ha": "right", "transform": ax.get_yaxis_transform()}
-    ax.text(0.98, low + 0.03, "guesses", color=QUIET, **style)
+    style = {"ha": "right", "transform": ax.get_yaxis_transform(), **TEXT}
+    ax.text(0.98, high + 0.02, "guesses", color=QUIET, **style)
     steps = [look.step for look in looks]
     for row, relation in enumerate(CORE_RELATIONS):
         shares = [look.scores[relation] for look in looks]
         color = role_color(relation)
-        ax.plot(steps, shares, color=color, linewidth=2.5)
-        text = f"{relation.replace('-', '–')} {shares[-1]:.0%}"
-        ax.text(0.98, 0.34 - 0.14 * row, text, color=color, weight="bold", **style)
+        ax.plot(steps, shares, color=color, linewidth=3)
+        text = f"{relation.replace('-', ' – ')} {shares[-1]:.0%}"
+        ax.text(0.98, 0.33 - 0.15 * row, text, color=color, weight="bold", **style)
     ax.yaxis.set_major_formatter(PercentFormatter(1))
-    ax.set_xlabel("training step", color=QUIET)
 
 
 def draw_entropies(ax: Axes, looks: list[Look]) -> None:
@@ -157,11 +158,25 @@ def draw_entropies(ax: Axes, looks: list[Look]) -> None:
     entropy = torch.stack([look.entropy for look in looks]).numpy()  # (looks, L, H)
     for layer, names in enumerate(looks[-1].names):
         for head, name in enumerate(names):
-            ax.plot(steps, entropy[:, layer, head], color=role_color(name), linewidth=1.6)
+            ax.plot(steps, entropy[:, layer, head], color=role_color(name), linewidth=2)
     mean = entropy.mean(axis=(1, 2))  # (looks, L, H) -> (looks,)
-    ax.plot(steps, mean, color=INK, linewidth=2.5, linestyle=":")
+    ax.plot(steps, mean, color=INK, linewidth=3, linestyle=":")
     place = {"ha": "right", "transform": ax.transAxes}
-    ax.text(0.98, 0.06, f"mean {mean[-1]:.2f}", weight="bold", fontsize=9, **place)
+    ax.text(0.98, 0.03, f"mean {mean[-1]:.2f}", weight="bold", **place, **TEXT)
+
+
+def title_of(look: Look, lit: int, end: int, losses: list[float]) -> str:
+    """Returns the headline of a frame: the step, the loss of the last ten steps, heads with a role.
+
+    losses: of each step from the first on.
+    """
+    parts = [f"Step {look.step} of {end}"]
+    if look.step:
+        parts.append(f"loss {fmean(losses[max(look.step - 10, 0) : look.step]):.1f}")
+    else:
+        parts.append("untrained")
+    parts.append(f"{lit} of {look.entropy.numel()} heads have a role")
+    return " · ".join(parts)
 
 
 def training_frames(results: Results) -> Film:
@@ -170,25 +185,26 @@ def training_frames(results: Results) -> Film:
     guesses = [results.mean[f"{relation}, guess"] for relation in CORE_RELATIONS]
     end = looks[-1].step
     num_layers, num_heads = looks[0].entropy.shape
-    height = 1.85 * num_layers + 1.0  # inches, of all maps
-    fig = plt.figure(figsize=(9, height + 2.7), layout="constrained")
-    above, below = fig.subfigures(2, 1, height_ratios=(height, 2.7))
+    height = 2.15 * num_layers + 0.7  # inches, of all maps
+    fig = plt.figure(figsize=(8.3, height + 3.1), layout="constrained")
+    above, below = fig.subfigures(2, 1, height_ratios=(height, 3.1))
     maps = above.subplots(num_layers, num_heads, squeeze=False)
-    panels = below.subplots(1, 3, width_ratios=(0.7, 1, 1))
+    panels = below.subplots(1, 2)
     draw_maps(maps, looks[0], words)
-    losses = results.shown["loss"]
-    means_of_ten = [fmean(losses[max(end - 10, 0) : end]) for end in range(1, len(losses) + 1)]
+    fig.supxlabel(NOTE, fontsize=NOTE_SIZE, color=QUIET)
     images = []
     for number, look in enumerate(looks, 1):
         lit = light_up(maps, look)
-        headline(fig, f"Step {look.step} of {end} · heads that have a role: {lit}", NOTE, size=14)
+        fig.suptitle(title_of(look, lit, end, results.shown["loss"]), fontsize=TITLE_SIZE)
         for ax, title in zip(panels, PANEL_TITLES, strict=True):
             ax.clear()
-            ax.set_title(title, color=QUIET, loc="left")
-            ax.set(xlim=(0, end), ylim=(0, 1.08), xticks=[0, end // 2, end], yticks=[0, 0.5, 1])
-        draw_loss(panels[0], means_of_ten, look.step)
-        draw_scores(panels[1], looks[:number], guesses)
-        draw_entropies(panels[2], looks[:number])
+            ax.set_title(title, color=QUIET, loc="left", **TEXT)
+            ax.set(xlim=(0, end), ylim=(0, 1.08), yticks=[0, 0.5, 1])
+            ax.set_xticks([0, end], ["0", f"{end} steps"])
+            ax.tick_params(labelsize=TEXT_SIZE)
+            ax.get_xticklabels()[-1].set_ha("right")
+        draw_scores(panels[0], looks[:number], guesses)
+        draw_entropies(panels[1], looks[:number])
         with plt.rc_context({"savefig.dpi": 100}):
             images.append(picture_of(fig))
         fig.set_layout_engine("none")  # all frames are laid out as the first one

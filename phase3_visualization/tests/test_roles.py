@@ -341,7 +341,7 @@ def test_a_frame_keeps_nothing_of_the_one_before_and_a_line_has_the_colour_of_it
     maps = slice(60, 250)  # rows of pixels
     assert not np.array_equal(first[maps], second[maps])
     assert np.array_equal(first[maps], third[maps])
-    assert first.shape[1] == 900 and tuple(first[0, 0]) == (255, 255, 255)
+    assert first.shape[1] == 830 and tuple(first[0, 0]) == (255, 255, 255)
     ax = Figure().add_subplot()
     training_film.draw_entropies(ax, [before, after])
     drawn = [line.get_xydata().tolist() for line in ax.lines]
