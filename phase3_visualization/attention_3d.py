@@ -30,7 +30,6 @@ from shared.visualization_utils import (
     save_animation,
     save_plot,
     token_labels,
-    weight_colorbar,
 )
 
 TITLE = "The same weights twice: the landscape hides what the map shows"
@@ -81,15 +80,17 @@ def draw_twice(weights: Tensor, words: list[str], note: str) -> Figure:
 def turn(weights: Tensor, words: list[str], note: str, frames: int) -> list[np.ndarray]:
     """The landscape alone, once around: an image (height, width, 3) for each frame.
 
-    It stands on a plain ground, because thin lines that turn make up a third of the GIF. All images
-    have the same few colours.
+    It stands on a plain ground, because thin lines that turn make up a third of the GIF, and has no
+    colour bar, because its height says the weight and words need the width. All images have the
+    same few colours.
     """
-    fig = plt.figure(figsize=(5, 4.4))
-    landscape = fig.add_axes((0.02, 0.16, 0.8, 0.8), projection="3d")
+    fig = plt.figure(figsize=(5.6, 4.7))
+    landscape = fig.add_axes((0.06, 0.17, 0.86, 0.82), projection="3d")
     plot_landscape(landscape, weights, words)
     landscape.grid(False)
     landscape.zaxis.pane.set_edgecolor(GREY)
-    weight_colorbar(fig, landscape, cax=fig.add_axes((0.855, 0.28, 0.025, 0.46)))
+    landscape.set_zlabel("attention weight", color=QUIET)
+    landscape.set_box_aspect(None, zoom=1.06)
     headline(fig, TURN_TITLE, note, size=12)
     images = []
     with plt.rc_context({"savefig.dpi": 100}):
