@@ -31,7 +31,7 @@ from shared.grammar.scores import related_pairs
 from shared.toy_language import TOY_SENTENCE
 from shared.toy_model import weights_of
 from shared.training import Trained
-from shared.visualization_utils import BLUE, headline, role_color, save_plot
+from shared.visualization_utils import BLUE, headline, readable, role_color, save_plot
 
 THRESHOLD = 2.0  # arrows above so many times the even share are drawn
 FIXED = 0.15  # a threshold that is the same for every length, to compare with
@@ -77,7 +77,7 @@ def draw_arrows(
         title += ", ".join(
             f"{words[i]} → {words[j]} {weights[layer, head, i, j]:.2f}" for i, j in sorted(pairs)
         )
-        ax.set_title(title, color=color, weight="bold", loc="left", fontsize=13)
+        ax.set_title(title, color=readable(color), weight="bold", loc="left", fontsize=13)
     finding = "Each head looks for something else in the same words"
     entropy = normalized_entropy(torch.stack([weights[place] for place in heads])).nanmean()
     note = (

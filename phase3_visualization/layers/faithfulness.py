@@ -137,9 +137,12 @@ def picture(results: Results) -> Figure:
         values[label] = results.each(f"{name}, found")
         colors[label] = BLUE if name in ("raw weights", "rollout") else GREY
     fig, ax = plt.subplots(figsize=(8.6, 4.6), layout="constrained")
-    chance = {"guess": results.mean["chance, found"], "guess_name": "by chance"}
-    charts.bars(ax, values, colors, number="{:.0%}", **chance)
+    chance = results.mean["chance, found"]
+    beside = {"guess": chance, "guess_name": f"by chance {chance:.0%}"}
+    charts.bars(ax, values, colors, number="{:.0%}", **beside)
     ax.set_xlim(0, 1)
+    ax.tick_params(labelsize=11)
+    ax.spines.bottom.set_visible(False)
     ax.set_title("sentences in which the word that mattered comes first", color=QUIET)
     return fig
 

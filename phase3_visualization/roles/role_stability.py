@@ -23,7 +23,7 @@ from shared.grammar.roles import head_names
 from shared.grammar.scores import CORE_RELATIONS, DIRECTIONS, relation_name, score_heads
 from shared.toy_language import Sentence
 from shared.training import Trained
-from shared.visualization_utils import HIDDEN, role_color
+from shared.visualization_utils import HIDDEN, readable, role_color
 
 CLOSE = 0.10  # so near to the best head of a relation, a head has that role as well
 
@@ -74,7 +74,7 @@ def draw_who_follows(ax: Axes, names: list[list[str]], relation: str) -> None:
             corner = (head + 0.04, layer + 0.05)
             ax.add_patch(plt.Rectangle(corner, 0.92, 0.9, color=color, linewidth=0))
             if name in follow:
-                style = {"ha": "center", "va": "center", "weight": "bold", "fontsize": 9}
+                style = {"ha": "center", "va": "center", "weight": "bold", "fontsize": 10}
                 ax.text(head + 0.5, layer + 0.5, f"{layer}.{head}", color="white", **style)
     ax.set(xlim=(0, len(names[0])), ylim=(len(names), 0), xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
@@ -88,12 +88,13 @@ def picture(results: Results) -> Figure:
     fig.get_layout_engine().set(wspace=0.06, hspace=0.08)
     for column, trained in enumerate(models):
         names = head_names(trained, MultiHeadAttention)
-        axes[0, column].set_title(f"seed {trained.recipe.seed}", fontsize=10)
+        axes[0, column].set_title(f"seed {trained.recipe.seed}")
         for row, relation in enumerate(CORE_RELATIONS):
             draw_who_follows(axes[row, column], names, relation)
     for ax, relation in zip(axes[:, 0], CORE_RELATIONS, strict=True):
-        style = {"rotation": 0, "ha": "right", "va": "center", "weight": "bold"}
-        ax.set_ylabel(relation.replace("-", "–\n"), color=role_color(relation), **style)
+        style = {"rotation": 0, "ha": "right", "va": "center", "weight": "bold", "fontsize": 11}
+        name = relation.replace("-", " –\n")
+        ax.set_ylabel(name, color=readable(role_color(relation)), **style)
     return fig
 
 
@@ -102,7 +103,7 @@ main = Experiment(
     picture=picture,
     title="Train again: the roles come back,\nbut not always in the same heads",
     note="{shown[model]}, with each seed · roles by rule\n"
-    "a square: a head, layer.head · filled: has this role",
+    "a box: a head, named layer.head, a row for each layer · coloured: has this role",
     answer="{n[roles found in the same head]:.0%} of the roles stay in their head; that head is "
     "right in {n[share right, same head]:.0%} of the cases, any head in "
     "{n[share right, mean head]:.0%}",
