@@ -191,8 +191,8 @@ def picture(results: Results) -> Figure:
         if said.get_text() == "yes":
             for label in (name, said):
                 label.set(color=readable(BLUE), weight="bold")
-    left.set_title("what the method gives to", pad=12)
-    right.set_title("how far that moves if these are rewritten", pad=12)
+    left.set_title("what the method gives to", y=1.17)
+    right.set_title("how far that moves if these are rewritten", y=1.17)
     above = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
     right.annotate("names it,\nalways?", (1, 1), (6, 6), fontsize=11.5, **above)
     return fig
