@@ -451,6 +451,9 @@ def test_all_that_a_step_speaks_of_is_in_sight(browser, explorer_address, width,
         settles(page, 50)
         for where in shown:
             assert page.locator(where).first.evaluate(IN_SIGHT), f"{place}: {where} is out of sight"
+    for wager in range(1, 7):
+        goes_to(page, f"view=break&wager={wager}&answers=bbabba")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, wager
     page.close()
 
 

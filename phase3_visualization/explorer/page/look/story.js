@@ -109,6 +109,7 @@ const Story = (() => {
   }
 
   function askSeed({ state }) {
+    if (state.run !== "0" && state.run !== "1") return []; // the bet was about the second training
     if (won.has(6)) return [verdict(6)];
     const { layer, head } = asked ?? state;
     const there = havingRole("1", roleAt("0", { layer, head }));
@@ -154,7 +155,7 @@ const Story = (() => {
       looked: words[View.indexOfLargest(shares)], d_k: Runs.model().d_model / Runs.model().num_heads,
       job: jobOf(role), asked: Levers.nameOf(place.layer, place.head),
       seed: Runs.get("1").seed, there: there ? `head ${Levers.nameOf(there.layer, there.head)}` : "no head at all",
-      own: own ? `head ${Levers.nameOf(own.layer, own.head)} has the job` : "no head has the job yet",
+      own: own ? `head ${Levers.nameOf(own.layer, own.head)} has the job` : "no head has this job",
       run: Runs.get(state.run).seed, last: Runs.lastStep(state.run), score: `${right} of ${BETS} bets won.`,
     };
     return after ? { ...told, ...guessed(before, after, stop) } : told;
