@@ -129,18 +129,26 @@ def interval(experiment: str, name: str) -> tuple[float, float] | None:
     return next_seed([numbers[name] for numbers in measured])
 
 
-def inside(experiment: str, measured: Iterable[Numbers]) -> list[bool]:
-    """Returns of each number of other runs whether it lies in its interval, rounded as recorded.
+def compared(experiment: str, numbers: Numbers) -> list[tuple[str, float, float, float]]:
+    """Returns name, value, and both ends of the interval, of each number that can be compared.
 
-    Numbers that the record lacks, or that are the same for all its seeds, are left out.
+    The value is rounded as recorded. Numbers that the record lacks, or that are the same for all
+    its seeds, are left out.
     """
     found = []
+    for name, value in numbers.items():
+        ends = interval(experiment, name)
+        if ends and ends[0] < ends[1]:
+            found.append((name, float(written_short(value)), *ends))
+    return found
+
+
+def inside(experiment: str, measured: Iterable[Numbers]) -> list[bool]:
+    """Returns whether each number that can be compared, of other runs, lies in its interval."""
+    found = []
     for numbers in measured:
-        for name, value in numbers.items():
-            ends = interval(experiment, name)
-            if ends and ends[0] < ends[1]:
-                low, high = ends
-                found.append(low <= float(written_short(value)) <= high)
+        for _, value, low, high in compared(experiment, numbers):
+            found.append(low <= value <= high)
     return found
 
 

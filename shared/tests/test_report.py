@@ -8,14 +8,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import pandas as pd
 import pytest
 
 from shared import paths
-from shared.evidence import findings
+from shared.evidence import findings, record
 from shared.evidence.claims import DIFFER, FAILS, HOLDS
 from shared.paths import place
 from shared.publishing.report import write_pages
 from shared.publishing.report.lessons import Site, add_previews, rendered, sources, write_lesson
+from shared.publishing.report.your_run import LISTED, your_run
 from shared.tests.helpers import axe_violations
 from shared.visualization_utils import save_figure
 
@@ -54,6 +56,18 @@ def saved(name, claim, kind):
     }
 
 
+def measured(experiment):
+    """A run: all numbers in the middle of what the record expects, but five are far above it."""
+    names = [*record.runs(experiment)[0]]
+    ends = {name: record.interval(experiment, name) for name in names}
+    numbers = {name: (low + high) / 2 for name, (low, high) in ends.items()}
+    changing = [name for name, (low, high) in ends.items() if low < high]
+    for name in changing[:5]:
+        low, high = ends[name]
+        numbers[name] = high + 9 * (high - low)
+    return numbers | {"wetness": 0.5}
+
+
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     """A report page of a few findings and pictures, beside their scripts, lessons, an explorer."""
@@ -65,7 +79,7 @@ def report(tmp_path_factory):
         content = {
             "experiment": experiment,
             "findings": [saved(*finding) for finding in made],
-            "runs": [{"wetness": 0.5}],
+            "runs": [measured(experiment)],
             "table": "wetness  0.5  <on record>",
             "answer": "It is <wet>",
         }
@@ -123,6 +137,85 @@ def test_report_escapes_and_leaves_nothing_out(report):
         assert re.findall(each, page) == IN_ORDER
     (scaling,) = re.findall(r"<article(?:(?!</article>).)*C901.*?</article>", page, re.DOTALL)
     assert "plots/phase1/scaling.png" in scaling and "What does dividing by √d_k do" in scaling
+
+
+WATER = "phase1_single_head.parts.scaling"
+TEN = {  # number -> its ten values on record; the others lie at 0.24993 to 0.75007
+    "constant": [3.0] * 10,
+    "wetness": [0.4, 0.6] * 5,
+    "heat": [0.4, 0.6] * 5,
+}
+
+
+@pytest.fixture
+def planted(monkeypatch):
+    """A record of three numbers."""
+    rows = [
+        (WATER, number, seed, "AMD", "2", "c0de", value)
+        for number, values in TEN.items()
+        for seed, value in zip(record.SEEDS, values, strict=True)
+    ]
+    table = pd.DataFrame(rows, columns=record.COLUMNS)
+    record.check_rows(table)
+    monkeypatch.setattr(record, "read", lambda: table)
+    record.runs.cache_clear()
+    yield
+    record.runs.cache_clear()
+
+
+def asked(*runs, findings=()):
+    """A question as the page has it."""
+    return {"module": WATER, "text": "Is it wet?", "runs": runs, "findings": findings}
+
+
+@pytest.mark.parametrize("heat", [0.5, 0.9, 0.1, 9.0, 0.75, 0.7501])
+def test_a_run_is_compared_number_by_number(planted, heat):
+    """A constant and what the record lacks are not compared; the first run alone counts."""
+    low, high = record.interval(WATER, "heat")
+    numbers = {"constant": 4.0, "wetness": 0.5, "heat": heat, "unrecorded": 9.0}
+    run = your_run([asked(numbers, {"wetness": 77.0}), asked()])
+    assert [dot.name for dot in run.dots] == ["wetness", "heat"]
+    wetness, dot = run.dots
+    assert wetness.place == pytest.approx(0.5) and not wetness.is_outside
+    assert (dot.low, dot.high) == (low, high)
+    assert run.outside == ([] if low <= heat <= high else [dot])
+    assert dot.place == pytest.approx(heat, rel=0.01), "of a track from 0 to 1"
+    assert dot.is_outside == (not 0.25 <= dot.place <= 0.75)
+    assert not (dot.is_outside and dot.texts[0] in dot.texts[1:]), "the text shows it, too"
+    assert [*record.inside(WATER, [numbers])] == [True, not dot.is_outside]
+
+
+def test_the_farthest_number_is_named_first_and_many_are_more_than_chance(planted):
+    run = your_run([asked({"wetness": 0.8, "heat": -9.0})])
+    assert [dot.name for dot in run.outside] == ["heat", "wetness"]
+    assert not run.beyond_chance, "two numbers say nothing"
+    assert your_run([asked({"wetness": 0.8, "heat": -9.0})] * 2).beyond_chance
+    rest = [asked({"wetness": 0.5, "heat": 0.5})] * 15
+    assert not your_run([asked({"wetness": 0.8, "heat": -9.0})] * 2 + rest).beyond_chance
+
+
+def test_a_verdict_that_differs_is_named_and_nothing_to_compare_is_said(planted, tmp_path):
+    as_ever = saved("C904", "as ever", HOLDS) | {"as published": True}
+    turned = saved("C905", "turned", HOLDS)
+    run = your_run([asked(findings=[as_ever, turned])])
+    assert run.turned == [turned] and not run.dots
+    text = write_pages.write_report(Site(tmp_path)).read_text(encoding="utf-8")
+    assert "Nothing could be compared" in text and "About one in twenty" not in text
+
+
+def test_the_page_begins_with_the_run(report):
+    page = report.read_text(encoding="utf-8")
+    section = page[page.index('<h2 id="run">') : page.index('<h2 id="surprises">')]
+    counted = [len(record.inside(module, [measured(module)])) for module in MADE]
+    assert f"{sum(counted)} numbers could be compared" in section
+    assert f"{sum(counted) - 10} of them lie where" in section
+    listed = section.partition("<details>")[0]
+    assert listed.count("<strong>") == LISTED and f"{10 - LISTED} more outside" in section
+    assert section.count("<circle") == sum(counted) - 10, "inside: once, in the fold"
+    assert section.count('<path class="out"') == 2 * 10, "outside: by name, and in the fold"
+    assert "wetness" not in section
+    for name in IN_ORDER:
+        assert f'<a href="#{name}">' in section, "all of these came out otherwise"
 
 
 def test_every_link_and_anchor_of_every_page_arrives(report):

@@ -2,10 +2,10 @@
 
     python shared/publishing/report/write_pages.py
 
-The report page begins with a dot for each finding and the surprises as README tells them. Then it
-has each question that a script asks, with what it measured (data/processed/findings/) and drew. The
-picture of an experiment is called after its file; any other script says in its docstring what it
-draws. report.js filters.
+The report page begins with a dot for each finding, the numbers of the run beside the record
+(your_run.py), and the surprises as README tells them. Then it has each question that a script asks,
+with what it measured (data/processed/findings/) and drew. The picture of an experiment is called
+after its file; any other script says in its docstring what it draws. report.js filters.
 """
 
 import importlib
@@ -33,6 +33,7 @@ from shared.publishing.report.lessons import (
     rendered,
     write_lessons,
 )
+from shared.publishing.report.your_run import LISTED, your_run
 
 # Small picture -> a view of the explorer, and what to do there
 TRY = {
@@ -83,7 +84,7 @@ def drawn_by(module: str, phase: str, output_dir: Path) -> list[dict]:
 def asked_and_found(output_dir: Path) -> dict[str, list[Mapping]]:
     """Returns phase -> its questions: everything that a run measured and drew, each once."""
     saved = {content["experiment"]: content for content in gather(output_dir)}
-    nothing = {"answer": None, "findings": []}
+    nothing = {"answer": None, "findings": [], "runs": []}
     found = {}
     for phase, plan in PLANS.items():
         found[phase] = []
@@ -93,6 +94,7 @@ def asked_and_found(output_dir: Path) -> dict[str, list[Mapping]]:
             if not (measured["findings"] or pictures):
                 continue
             more = {
+                "module": module,
                 "script": script,
                 "page": place(Path(script).parent / "README.md"),
                 "text": question_of(module),
@@ -122,14 +124,16 @@ def surprises(site: Site) -> list[dict]:
 def write_report(site: Site) -> Path:
     """Writes the report page of what lies below the site's folder; returns its path."""
     phases = asked_and_found(site.output_dir)
+    questions = [question for asked in phases.values() for question in asked]
     findings = []
-    for asked in phases.values():
-        for question in asked:
-            findings += question["findings"]
+    for question in questions:
+        findings += question["findings"]
     return site.write(
         paths.PAGE,
         "report.html.jinja",
         title="Attention, built from scratch and measured",
+        run=your_run(questions),
+        listed=LISTED,
         surprises=surprises(site),
         phases=phases,
         names=SECTIONS,
