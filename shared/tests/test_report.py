@@ -214,6 +214,9 @@ def test_the_page_begins_with_the_run(report):
     assert section.count("<circle") == sum(counted) - 10, "inside: once, in the fold"
     assert section.count('<path class="out"') == 2 * 10, "outside: by name, and in the fold"
     assert "wetness" not in section
+    assert re.findall(r'<a href="([^"#]+)">(.*?)</a>', section) == [
+        ("lessons/phase1_single_head/index.html", "lesson 1, One head")
+    ]
     for name in IN_ORDER:
         assert f'<a href="#{name}">' in section, "all of these came out otherwise"
 
