@@ -13,8 +13,9 @@ import pytest
 
 from shared import paths
 from shared.evidence import findings, record
-from shared.evidence.claims import DIFFER, FAILS, HOLDS
+from shared.evidence.claims import DIFFER, FAILS, HOLDS, all_claims
 from shared.paths import place
+from shared.plan import NEEDS, PLANS
 from shared.publishing.report import write_pages
 from shared.publishing.report.lessons import Site, add_previews, rendered, sources, write_lesson
 from shared.publishing.report.your_run import LISTED, your_run
@@ -219,6 +220,28 @@ def test_the_page_begins_with_the_run(report):
     ]
     for name in IN_ORDER:
         assert f'<a href="#{name}">' in section, "all of these came out otherwise"
+
+
+def test_the_page_says_how_many_of_the_findings_on_record_it_has():
+    on_record = [claim for claim in all_claims() if record.verdict(claim)]
+    here = [{"id": claim.id} for claim in on_record]
+    longer = [module for plan in PLANS.values() for module in plan.longer]
+    plain = [{"id": claim.id} for claim in on_record if claim.experiment not in longer]
+    models = [claim for claim in on_record if claim.experiment in NEEDS]
+    assert 0 < len(models) < len(on_record) - len(plain) < len(on_record)
+    new = {"id": "not on record yet"}
+    for found, is_plain, packages in [
+        (here, False, 0),
+        ([*plain, new], True, len(models)),
+        (plain[1:], False, len(models)),
+        ([new], False, len(models)),
+    ]:
+        assert write_pages.shares(found) == {
+            "total": len(on_record),
+            "here": len(found) - (new in found),
+            "plain": is_plain,
+            "packages": packages,
+        }
 
 
 def test_every_link_and_anchor_of_every_page_arrives(report):

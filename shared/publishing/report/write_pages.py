@@ -12,7 +12,7 @@ import importlib
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ from markupsafe import Markup
 from PIL import Image
 
 from shared import cli, paths
-from shared.evidence.claims import PLURAL
+from shared.evidence import record
+from shared.evidence.claims import PLURAL, all_claims
 from shared.evidence.findings import gather
-from shared.plan import PLANS, SECTIONS, path_of, question_of
+from shared.plan import NEEDS, PLANS, SECTIONS, path_of, question_of
 from shared.publishing.report.lessons import (
     CONTENTS,
     NOTES,
@@ -34,6 +35,8 @@ from shared.publishing.report.lessons import (
     write_lessons,
 )
 from shared.publishing.report.your_run import LISTED, your_run
+
+PUBLISHED = Path("phase3_visualization", "pretrained", "README.md")  # says what to install
 
 # Small picture -> a view of the explorer, and what to do there
 TRY = {
@@ -121,6 +124,24 @@ def surprises(site: Site) -> list[dict]:
     return found
 
 
+def shares(findings: Iterable[Mapping]) -> dict[str, Any]:
+    """Returns how many findings are on record, and how many of them are here.
+
+    plain says whether exactly those are here that ./run_all.sh measures, with no word after it;
+    packages, how many of the others are of published models, which need packages of their own.
+    """
+    experiments = {claim.id: claim.experiment for claim in all_claims() if record.verdict(claim)}
+    longer = {module for plan in PLANS.values() for module in plan.longer}
+    here = {finding["id"] for finding in findings} & set(experiments)
+    others = set(experiments) - here
+    return {
+        "total": len(experiments),
+        "here": len(here),
+        "plain": others == {name for name, module in experiments.items() if module in longer},
+        "packages": sum(experiments[name] in NEEDS for name in others),
+    }
+
+
 def write_report(site: Site) -> Path:
     """Writes the report page of what lies below the site's folder; returns its path."""
     phases = asked_and_found(site.output_dir)
@@ -138,8 +159,10 @@ def write_report(site: Site) -> Path:
         phases=phases,
         names=SECTIONS,
         findings=findings,
+        shares=shares(findings),
         verdicts=PLURAL,
         counts=Counter(finding["kind"] for finding in findings),
+        published=place(PUBLISHED),
         notes=link(paths.PAGE, place(NOTES)),
         site=site,
     )
