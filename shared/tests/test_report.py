@@ -222,6 +222,25 @@ def test_the_page_begins_with_the_run(report):
         assert f'<a href="#{name}">' in section, "all of these came out otherwise"
 
 
+POINTS = {  # claim -> what it says, and how what it was tried with begins
+    "C010": ("Without the division by √d_k training fails", ": one head of d_k = 64"),
+    "text-four-heads": ("That four heads are better than one carries", ": one layer, d_model"),
+    "I134": ("A vector of fixed size is a bottleneck", " (recurrent networks of 64"),
+    "decoder-copies": ("SmolLM2-135M (30 layers of 9 heads) has heads that look", ""),
+    "induction-one-layer": ("Induction takes two layers: one of four heads has no", ""),
+}
+
+
+def test_the_point_of_a_claim_is_told_from_what_it_was_tried_with():
+    texts = {claim.id: claim.text for claim in all_claims()}
+    for text in texts.values():
+        assert "".join(write_pages.point_of(text)) == text
+    for name, begin in POINTS.items():
+        point, conditions = write_pages.point_of(texts[name])
+        assert point.startswith(begin[0]) and conditions.startswith(begin[1])
+        assert bool(conditions) == bool(begin[1])
+
+
 def test_the_page_says_how_many_of_the_findings_on_record_it_has():
     on_record = [claim for claim in all_claims() if record.verdict(claim)]
     here = [{"id": claim.id} for claim in on_record]

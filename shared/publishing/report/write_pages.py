@@ -43,6 +43,8 @@ TRY = {
     "scaling": ("divisor=1", "pull the division out of a trained model"),
     "lookers": ("", "knock out a head, and see what the guess loses"),
 }
+# What a claim was tried with stands at its end: in brackets, or after a colon, one head or layer.
+CONDITIONS = re.compile(r": one (?:head|layer)\b.*$| \([^()]*\)$")
 SURPRISE = (
     re.compile(  # in README: a small picture if there is one, and "**1. What we found.** ..."
         r'^(?:<p><img src="\S+/seven/(\w+)\.png" alt="(.*?)".*\n\n)?(\*\*\d\. .*)$',
@@ -124,6 +126,12 @@ def surprises(site: Site) -> list[dict]:
     return found
 
 
+def point_of(claim: str) -> tuple[str, str]:
+    """Returns what a claim says, and what it was tried with; empty if that is not at its end."""
+    found = CONDITIONS.search(claim)
+    return (claim[: found.start()], found[0]) if found else (claim, "")
+
+
 def shares(findings: Iterable[Mapping]) -> dict[str, Any]:
     """Returns how many findings are on record, and how many of them are here.
 
@@ -159,6 +167,7 @@ def write_report(site: Site) -> Path:
         phases=phases,
         names=SECTIONS,
         findings=findings,
+        point_of=point_of,
         shares=shares(findings),
         verdicts=PLURAL,
         counts=Counter(finding["kind"] for finding in findings),
