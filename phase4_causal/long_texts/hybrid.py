@@ -160,7 +160,9 @@ def picture(results: Results) -> Figure:
     fig, ax = plt.subplots(figsize=(8, 4), layout="constrained")
     columns = [f"{count} pairs" for count in COUNTS]
     shares = [results.row(name, columns) for name in MODELS]
-    texts = [[f"{share:.2f}" for share in row] for row in shares]
+    texts = []
+    for row in shares:
+        texts.append([f"{share:.2f}" for share in row])
     rows = [name.replace(", twice", ",\ntwice") for name in MODELS]
     plot_cells(ax, torch.tensor(shares), texts, rows, columns)
     ax.set_xlabel("share of the values found, in texts of", color=QUIET, labelpad=8)

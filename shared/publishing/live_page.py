@@ -56,6 +56,12 @@ def frames_of(tab: "Page") -> list[Image.Image]:
     return images
 
 
+def chromium_path() -> str | None:
+    """Returns where Chromium is installed, under any of its names; None if it is not."""
+    names = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+    return next(filter(None, names), None)
+
+
 @contextmanager
 def open_tab(address: str) -> Iterator["Page"]:
     """Within the block the page is open in a browser.
@@ -66,8 +72,7 @@ def open_tab(address: str) -> Iterator["Page"]:
         from playwright.sync_api import sync_playwright
     except ImportError as error:
         raise ImportError('the film needs: pip install -e ".[browser]"') from error
-    names = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
-    chromium = next(filter(None, names), None)
+    chromium = chromium_path()
     if chromium is None:
         raise ImportError("the film needs Chromium (Debian, Ubuntu: apt-get install chromium)")
     with sync_playwright() as playwright:

@@ -9,6 +9,7 @@ after its file; any other script says in its docstring what it draws. report.js 
 """
 
 import importlib
+import itertools
 import os
 import re
 from collections import Counter
@@ -153,7 +154,7 @@ def shares(findings: Iterable[Mapping]) -> dict[str, Any]:
 def write_report(site: Site) -> Path:
     """Writes the report page of what lies below the site's folder; returns its path."""
     phases = asked_and_found(site.output_dir)
-    questions = [question for asked in phases.values() for question in asked]
+    questions = list(itertools.chain(*phases.values()))
     findings = []
     for question in questions:
         findings += question["findings"]

@@ -225,10 +225,10 @@ const Look = (() => {
   // The next sentence in which a head shows what it does.
   function another() {
     const now = state.words.join(" ");
-    const { words, hidden, layer, head } =
-      data.landings[(data.landings.findIndex((place) => place.words.join(" ") === now) + 1) % data.landings.length];
+    const shown = data.landings.findIndex(({ words }) => words.join(" ") === now);
+    const next = data.landings[(shown + 1) % data.landings.length];
     hidByReader = false;
-    set({ words, hidden: [hidden], query: hidden, layer, head, removed: [], guess: null }, `open ${words.join(" ")}`);
+    set(Story.landing(next), `open ${next.words.join(" ")}`);
   }
 
   function hide() {

@@ -150,11 +150,10 @@ const Story = (() => {
     const own = Runs.get(state.run).recorded ? null : havingRole(state.run, role);
     const right = [...won.values()].filter((is) => is === true).length;
     const told = {
-      known: language.words.length, step: stop.step, named: named || "none", heads: Levers.allHeads().length,
-      gap: state.hidden.includes(state.query) ? "The gap" : `“${words[state.query]}”`,
+      named: named || "none", heads: Levers.allHeads().length,
       looked: words[View.indexOfLargest(shares)], d_k: Runs.model().d_model / Runs.model().num_heads,
       job: jobOf(role), asked: Levers.nameOf(place.layer, place.head),
-      seed: Runs.get("1").seed, there: there ? `head ${Levers.nameOf(there.layer, there.head)}` : "no head at all",
+      there: there ? `head ${Levers.nameOf(there.layer, there.head)}` : "no head at all",
       own: own ? `head ${Levers.nameOf(own.layer, own.head)} has the job` : "no head has this job",
       run: Runs.get(state.run).seed, last: Runs.lastStep(state.run), score: `${right} of ${BETS} bets won.`,
     };
@@ -171,7 +170,7 @@ const Story = (() => {
     const truth = language.vocabulary[after.truth];
     const isFirst = stop.step === 0 && after.best === after.truth;
     return {
-      truth, chance: percent(after.chance), best: language.vocabulary[before.best], now: language.vocabulary[after.best],
+      best: language.vocabulary[before.best], now: language.vocabulary[after.best],
       kind: Words.nameOfKind(truth, language.groups), of_kind: percent(shareOfKind(before)), left: percent(shareOfKind(after)),
       rule: Words.ofVerb(seen.state.words, language), luck: isFirst ? " (That the right word leads already is luck.)" : "",
     };
@@ -194,16 +193,15 @@ const Story = (() => {
 
   const isFirstSentence = ({ words }) => words.join(" ") === landings[0]?.words.join(" ");
 
-  function landing(place) {
-    const { words, hidden, layer, head } = landings[place];
-    return { words, hidden: [hidden], query: hidden, layer, head, guess: null };
-  }
+  // The state in which a sentence of data.landings shows what its head does.
+  const landing = ({ words, hidden, layer, head }) =>
+    ({ words, hidden: [hidden], query: hidden, layer, head, removed: [], guess: null });
 
   // The state that a step begins with.
   function scene(step, state) {
     let sentence = {};
-    if (step === 1 && landings.length && !(won.has(1) && isFirstSentence(state))) sentence = landing(0);
-    if (step > 1 && landings.length > 1 && !won.has(1) && isFirstSentence(state)) sentence = landing(1);
+    if (step === 1 && landings.length && !(won.has(1) && isFirstSentence(state))) sentence = landing(landings[0]);
+    if (step > 1 && landings.length > 1 && !won.has(1) && isFirstSentence(state)) sentence = landing(landings[1]);
     if (step === 1 && sentence.words) won.delete(1);
     const shown = { ...state, ...sentence };
     const first = landings.find(({ words }) => words.join(" ") === shown.words.join(" "));
@@ -275,5 +273,5 @@ const Story = (() => {
 
   const open = () => (won.has(1) || landings.length < 2 ? landings : landings.slice(1));
 
-  return { start, draw, scene, stepOf, isOpen, here, kindBar, landings: open };
+  return { start, draw, scene, stepOf, isOpen, here, kindBar, landing, landings: open };
 })();
