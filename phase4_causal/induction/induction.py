@@ -155,6 +155,15 @@ def measure(run: Run) -> Numbers:
     }
 
 
+def share(part: float, whole: float) -> float:
+    """Returns part / whole, or NaN where the whole is 0.
+
+    A model that was hardly trained, as with --quick, has no answer to lose. Then nothing can be
+    said of a share of them, and a rule that asks for one does not hold: NaN lies within no bounds.
+    """
+    return part / whole if whole else math.nan
+
+
 CLAIMS = (
     Claim(
         id="induction-phase-change",
@@ -163,8 +172,8 @@ CLAIMS = (
         source="Olsson et al. 2022, argument 1",
         rule="the fall from 3/4 to 1/4 of the loss of a guess takes no more steps than the wait "
         "before it",
-        effect=lambda n: (
-            n["steps of the fall, two layers"] / n["steps before the fall, two layers"]
+        effect=lambda n: share(
+            n["steps of the fall, two layers"], n["steps before the fall, two layers"]
         ),
         at_most=1,
         also=lambda n: n["loss, two layers"] <= 0.25 * GUESS,
@@ -203,7 +212,7 @@ CLAIMS = (
         "0.3 of the answers that all of them together cost, and at least half of the margin",
         # That parts of the margin nearly add up is algebra, since heads of the last layer add into
         # one stream. That hardly an answer falls with one of them is not.
-        effect=lambda n: n["answers lost, each alone"] / n["answers lost, all together"],
+        effect=lambda n: share(n["answers lost, each alone"], n["answers lost, all together"]),
         at_most=0.3,
         also=lambda n: n["margin lost, each alone"] >= 0.5 * n["margin lost, all together"],
         oracle={"margin*": 8.0, "answers lost, all together": 0.98, "answers*": 0.1},

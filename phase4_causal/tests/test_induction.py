@@ -159,6 +159,16 @@ def test_what_induction_heads_cost_is_added_up_head_by_head(monkeypatch):
     assert found["nats lost, all together"] == pytest.approx(found["nats lost, each alone"])
 
 
+def test_where_no_answer_is_lost_no_share_of_them_is_told_and_the_rule_does_not_hold():
+    """A head that takes no answer, of heads that take none together: "at most 0.3" is not met."""
+    (claim,) = [claim for claim in induction.CLAIMS if claim.id == "ceiling-or-spare"]
+    spent = {"margin lost, each alone": 8.0, "margin lost, all together": 8.0}
+    lost = spent | {"answers lost, each alone": 0.1, "answers lost, all together": 0.5}
+    none = spent | {"answers lost, each alone": 0.0, "answers lost, all together": 0.0}
+    assert claim.holds(lost)
+    assert math.isnan(claim.effect(none)) and not claim.holds(none)
+
+
 def test_three_models_learn_as_long_with_positions_or_beginnings_of_their_own(monkeypatch):
     trained = []
     monkeypatch.setattr(
