@@ -32,6 +32,7 @@ from shared.evidence.claims import Claim, Numbers
 from shared.visualization_utils import headline, save_animation, save_plot
 
 Film = tuple[Sequence[np.ndarray], float]  # images (height, width, 3), seconds for each
+OTHERWISE = ("quick", "d_model", "heads", "layers")  # options that the record was made without
 MOST_ROWS, WIDTH = 16, 118  # of a table that is printed without --numbers
 
 
@@ -89,6 +90,12 @@ class Picture:
     draw: Callable[[Results], Figure]
     title: str
     note: str
+
+
+def made_otherwise(options: argparse.Namespace) -> list[str]:
+    """Returns the options with which a run trains otherwise than the record did: ["--quick"]."""
+    given = [name for name in OTHERWISE if getattr(options, name)]
+    return [f"--{name.replace('_', '-')}" for name in given]
 
 
 def table(numbers: Numbers) -> str:
@@ -212,6 +219,7 @@ class Experiment:
         """Keeps what was found for the report page and for a comparison with the record."""
         content = {
             "experiment": self.module,
+            "otherwise": made_otherwise(results.options),
             "answer": results.format(self.answer),
             "table": beside_record(results.mean, self.module),
             "runs": results.runs,

@@ -20,7 +20,7 @@ from shared.evidence.claims import MARKS, Claim, Numbers
 WIDTH = 118  # of the printed lines
 MOST_OUTSIDE = 0.15  # of the numbers of a run: where more lie outside the record, it is said
 FEW = 2  # numbers outside, of which nothing is said
-PARTS = ("experiment", "answer", "table", "runs", "findings")  # of what is saved
+PARTS = ("experiment", "otherwise", "answer", "table", "runs", "findings")  # of what is saved
 
 
 def number(value: float) -> str:
@@ -159,6 +159,7 @@ def save(output_dir: Path, content: Mapping) -> None:
     """Keeps what an experiment measured, in place of what it measured before.
 
     content has the parts that `load` returns, and "differs": where the run differs from the record.
+    Its "otherwise" has the options with which the run was not made like the record: ["--quick"].
     """
     with paths.whole_file(file_of(content["experiment"], output_dir)) as unfinished:
         unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
@@ -171,6 +172,8 @@ def load(file: Path) -> dict:
         for finding in content["findings"]:
             if finding["kind"] not in MARKS or not {"id", "claim", "verdict"} <= set(finding):
                 raise ValueError(f"not a finding: {finding}")
+        # Of a run that is older than this part nobody knows its options.
+        content.setdefault("otherwise", [])
         return {part: content[part] for part in PARTS}
 
 

@@ -42,10 +42,13 @@ PUBLISHED = Path("phase3_visualization", "pretrained", "README.md")  # says what
 # Small picture -> a view of the explorer, and what to do there
 TRY = {
     "scaling": ("divisor=1", "pull the division out of a trained model"),
-    "lookers": ("", "knock out a head, and see what the guess loses"),
+    "lookers": (
+        "words=often+every+kite+fell+in+the+red+dark+ponds&hide=3&query=3&head=1.2",
+        "two heads look at the kite; cut head 1.2, then head 1.0",
+    ),
 }
-# What a claim was tried with stands at its end: in brackets, or after a colon, one head or layer.
-CONDITIONS = re.compile(r": one (?:head|layer)\b.*$| \([^()]*\)$")
+# A claim's first sentence is its point; where the next one begins, its conditions begin.
+NEXT_SENTENCE = re.compile(r"(?<=[.?!])(?=\s+[^a-z\d\s])")
 SURPRISE = (
     re.compile(  # in README: a small picture if there is one, and "**1. What we found.** ..."
         r'^(?:<p><img src="\S+/seven/(\w+)\.png" alt="(.*?)".*\n\n)?(\*\*\d\. .*)$',
@@ -90,7 +93,7 @@ def drawn_by(module: str, phase: str, output_dir: Path) -> list[dict]:
 def asked_and_found(output_dir: Path) -> dict[str, list[Mapping]]:
     """Returns phase -> its questions: everything that a run measured and drew, each once."""
     saved = {content["experiment"]: content for content in gather(output_dir)}
-    nothing = {"answer": None, "findings": [], "runs": []}
+    nothing = {"answer": None, "findings": [], "runs": [], "otherwise": []}
     found = {}
     for phase, plan in PLANS.items():
         found[phase] = []
@@ -128,9 +131,9 @@ def surprises(site: Site) -> list[dict]:
 
 
 def point_of(claim: str) -> tuple[str, str]:
-    """Returns what a claim says, and what it was tried with; empty if that is not at its end."""
-    found = CONDITIONS.search(claim)
-    return (claim[: found.start()], found[0]) if found else (claim, "")
+    """Returns the first sentence of a claim, which says its point, and the rest: its conditions."""
+    point, *conditions = NEXT_SENTENCE.split(claim, maxsplit=1)
+    return point, "".join(conditions)
 
 
 def shares(findings: Iterable[Mapping]) -> dict[str, Any]:
@@ -162,7 +165,7 @@ def write_report(site: Site) -> Path:
         paths.PAGE,
         "report.html.jinja",
         title="Attention, built from scratch and measured",
-        run=your_run(questions),
+        run=your_run(questions, all_claims()),
         listed=LISTED,
         surprises=surprises(site),
         phases=phases,
