@@ -28,14 +28,14 @@ def lines(
 ) -> Axes:
     """Draw a line for each name, its name at its end.
 
-    Sizes that grow eightfold or more stand at even distances. guess: a dotted line where somebody
-    would be who has learned nothing.
+    Sizes that grow eightfold or more stand at even distances. A shorter row ends early, and so does
+    its line. guess: a dotted line where somebody would be who has learned nothing.
     """
     style = {"markersize": 5, "linewidth": 2, "clip_on": False, "zorder": 3}
     ends = {}
     for name, row in rows.items():
-        ax.plot(sizes, row, "o-", color=colors[name], **style)
-        ends[name] = (sizes[-1], row[-1], colors[name])
+        ax.plot(sizes[: len(row)], row, "o-", color=colors[name], **style)
+        ends[name] = (sizes[len(row) - 1], row[-1], colors[name])
     if sizes[0] > 0 and sizes[-1] / sizes[0] >= 8:
         ax.set_xscale("log", base=2)
     ax.set_xticks(sizes, sizes)

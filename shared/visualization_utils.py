@@ -277,7 +277,7 @@ def label_ends(
 ) -> None:
     """Write the names of lines at their ends, none on another, in readable colours of the lines.
 
-    labels: name -> (x, y, colour) of the line's last point. Call it when limits and scales are set.
+    Lines that end at one x share the room beside it. labels: name -> (x, y, colour) of the line's last point. Call it when limits and scales are set.
     """
     ax.figure.draw_without_rendering()  # the layout: from here on a point has its place in pixels
     pixel = 72 / ax.figure.dpi  # points, the unit of font sizes
@@ -285,12 +285,12 @@ def label_ends(
     for name, (x, y, _) in labels.items():
         heights[name] = ax.transData.transform((x, y))[1] * pixel
     style = {"textcoords": "offset points", "va": "center", "annotation_clip": False}
-    top = -math.inf  # of the names so far
+    tops = {}  # of the names so far, by x
     for name in sorted(labels, key=heights.get):
         x, y, color = labels[name]
         half = 1.3 * size * (1 + name.count("\n")) / 2
-        middle = max(heights[name], top + half)
-        top = middle + half
+        middle = max(heights[name], tops.get(x, -math.inf) + half)
+        tops[x] = middle + half
         offset = (6, middle - heights[name])
         ax.annotate(name, (x, y), offset, color=readable(color), fontsize=size, **style)
 
