@@ -52,7 +52,7 @@ def entropy_note(trained: Trained, weights: Tensor, whose: str = "") -> str:
     entropy = normalized_entropy(weights).nanmean()
     if entropy.isnan():
         return note
-    return f"{note} · normalised entropy{whose} {entropy:.2f} (0: one word, 1: all alike)"
+    return f"{note} · how even{whose} is (normalised entropy): {entropy:.2f}; 0: one word, 1: even"
 
 
 # ---- the heatmap
@@ -62,25 +62,28 @@ def draw_heatmap(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     """Returns the weights of the sentence with one word hidden, and a caption."""
     i = choose_word(words)
     weights = weights_of(trained.model, hide(words, i))[0, 0]  # (L, H, T, T) -> (T, T)
-    size = min(max(5.6, 0.55 * len(words) + 2), 7.3)
-    fig, ax = plt.subplots(figsize=(max(size + 0.8, 7.6), size), layout="constrained")
+    height = min(max(4.8, 0.4 * len(words) + 2), 7.3)
+    fig, ax = plt.subplots(figsize=(7.6, height), layout="constrained")
     plot_attention(weights, as_shown(hide(words, i)), ax=ax, annotate=False)
-    weight_colorbar(fig, ax, shrink=0.7)
+    ax.set_aspect("auto")  # few words are wide cells, many are small ones
+    weight_colorbar(fig, ax, shrink=0.8)
 
     # The row of the hidden word is framed; its numbers, and the words that it asks most, stand out.
+    asked = most_asked(weights[i], i)
     style = {"fill": False, "edgecolor": INK, "linewidth": 2.5, "clip_on": False, "zorder": 5}
     ax.add_patch(Rectangle((0, i), len(words), 1, **style))
     if len(words) <= 16:  # in smaller cells there is no room
         for j, weight in enumerate(weights[i].tolist()):
             style = {"ha": "center", "va": "center", "zorder": 6}
-            color = "white" if weight > 0.5 else INK
-            ax.text(j + 0.5, i + 0.5, f"{weight:.2f}", color=color, **style)
+            style["color"] = "white" if weight > 0.5 else INK
+            style["weight"] = "bold" if j in asked else "normal"
+            ax.text(j + 0.5, i + 0.5, f"{weight:.2f}", **style)
     ax.get_yticklabels()[i].set_weight("bold")
-    for j in most_asked(weights[i], i):
+    for j in asked:
         ax.get_xticklabels()[j].set_weight("bold")
 
-    title = f'To guess the hidden word, "?" asks {asks(words, weights[i], i)}'
-    headline(fig, title, entropy_note(trained, weights))
+    title = f'To guess the hidden word, "?" asks {asks(words, weights[i], i)} most'
+    headline(fig, title, f"{entropy_note(trained, weights, ' a row')}")
     reading = "Each row shows where one word takes its output from, and sums to 1"
     return fig, f'{title}. {reading}; that of "?" is framed.'
 
@@ -99,16 +102,18 @@ STEPS = (
     "values, their sum, and the likeliest words."
 )
 LEFT, RIGHT, BOTTOM = (0, 0.5), (1, 0.5), (0.5, 0)  # middles of a panel's sides, as shares of it
+FIRST_WORD = (0.8, 0.875)  # behind the likeliest of four words and its number
 ARROWS = (  # from a side of one panel to a point of another: where there is a product or a sum
     ("x", RIGHT, "query", LEFT),
     ("words", RIGHT, "keys", LEFT),
     ("words", (1, 0.1), "values", LEFT),
-    ("query", RIGHT, "scores", (0, 0.98)),
+    ("query", RIGHT, "scores", (0, 0.85)),
     ("keys", RIGHT, "scores", LEFT),
-    ("weights", BOTTOM, "weighted", (1, 0.9)),
+    ("scores", (0.88, 0.5), "weights", (-0.2, 0.5)),
+    ("weights", (0.1, 0), "weighted", (1, 0.9)),
     ("values", RIGHT, "weighted", LEFT),
     ("weighted", RIGHT, "output", LEFT),
-    ("output", BOTTOM, "guess", (1, 0.8)),
+    ("output", BOTTOM, "guess", FIRST_WORD),
 )
 
 
@@ -161,9 +166,9 @@ def draw_panels(axes: Mapping[str, Axes], flow: Flow) -> None:
     draw_stripes(axes["keys"], "keys", flow.keys, f": W_k ({d_model} × {d_k})")
 
     draw_named_bars(axes["scores"], [""] * count, flow.scores.tolist(), colors)
-    label_panel(axes["scores"], f"scores {shape_text(flow.scores)}: q · k / √{d_k}")
+    label_panel(axes["scores"], f"scores {shape_text(flow.scores)}: q · k / √{d_k}", "2  Weigh")
     draw_named_bars(axes["weights"], flow.seen, flow.weights.tolist(), colors)
-    label_panel(axes["weights"], f"weights {shape_text(flow.weights)}: softmax", "2  Weigh")
+    label_panel(axes["weights"], f"weights {shape_text(flow.weights)}: softmax")
 
     draw_stripes(axes["values"], "values", flow.values, f": W_v ({d_model} × {d_v})", "3  Mix")
     weighted = flow.weights[:, None] * flow.values  # (T, 1) * (T, d_v) -> (T, d_v)
@@ -182,7 +187,7 @@ def connect_panels(axes: Mapping[str, Axes]) -> None:
     style = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.2, "shrinkA": 3, "shrinkB": 3}
     for start, here, end, there in ARROWS:
         coordinates = {"xycoords": axes[end].transAxes, "textcoords": axes[start].transAxes}
-        axes[start].annotate("", there, here, arrowprops=style, **coordinates)
+        axes[end].annotate("", there, here, arrowprops=style, **coordinates)  # on top of both
 
 
 def draw_flow(trained: Trained, words: list[str]) -> tuple[Figure, str]:
@@ -199,8 +204,9 @@ def draw_flow(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     title = f'Four steps lead from "?" to the guess "{guess}"'
     if guess != word:
         title += f'; it was "{word}"'
-    note = entropy_note(trained, flow.weights, ' of the row of "?"')
-    headline(fig, title, f"a stripe: one number of a vector, purple below 0, green above\n{note}")
+    note = entropy_note(trained, flow.weights, ' the row of "?"')
+    stripe = "x: the vector of a word; a stripe: one of its numbers, purple below 0, green above"
+    headline(fig, title, f"{stripe}\n{note}")
     return fig, f"{title}. {STEPS}"
 
 

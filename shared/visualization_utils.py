@@ -277,7 +277,8 @@ def label_ends(
 ) -> None:
     """Write the names of lines at their ends, none on another, in readable colours of the lines.
 
-    Lines that end at one x share the room beside it. labels: name -> (x, y, colour) of the line's last point. Call it when limits and scales are set.
+    Lines that end at one x share the room beside it. labels: name -> (x, y, colour) of the line's
+    last point. Call it when limits and scales are set.
     """
     ax.figure.draw_without_rendering()  # the layout: from here on a point has its place in pixels
     pixel = 72 / ax.figure.dpi  # points, the unit of font sizes

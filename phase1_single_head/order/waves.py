@@ -18,7 +18,8 @@ from shared.toy_model import sinusoidal_positions
 from shared.visualization_utils import BLUE, ORANGE, QUIET, SIGNED_MAP, WEIGHT_MAP
 
 LENGTH, D_MODEL = 64, 64
-DISTANCES = (1, 5, 6, 28, 32, 63)  # those that are printed
+NEARER, FURTHER = 28, 32  # places apart: two distances of which the further one is the more alike
+DISTANCES = (1, 5, 6, NEARER, FURTHER, 63)  # those that are printed
 
 
 def likeness(vectors: Tensor) -> Tensor:
@@ -50,8 +51,8 @@ def draw_waves(ax: Axes, positions: Tensor) -> Axes:
     """The numbers of each position (T, d): a row for a position, a wave down each column."""
     image = ax.imshow(positions.numpy(), cmap=SIGNED_MAP, vmin=-1, vmax=1, interpolation="nearest")
     ax.figure.colorbar(image, ax=ax, shrink=0.8, ticks=[-1, 0, 1]).outline.set_visible(False)
-    ax.set(xlabel="which number of the vector", ylabel="position")
-    ax.set_title("fast waves left, slow ones right")
+    ax.set(xlabel="which number of its vector", ylabel="position")
+    ax.set_title("each row is a position: fast waves left, slow right")
     return ax
 
 
@@ -60,31 +61,39 @@ def draw_likeness(ax: Axes, cosines: Tensor) -> Axes:
     colors = {"cmap": WEIGHT_MAP, "vmin": cosines.min().item(), "vmax": 1}
     image = ax.imshow(cosines.numpy(), interpolation="nearest", **colors)
     ax.figure.colorbar(image, ax=ax, shrink=0.8).outline.set_visible(False)
-    ax.set(xlabel="position", ylabel="position", title="how alike two of them are (cosine)")
+    ax.set(xlabel="position", ylabel="position", title="how alike every two of them are")
     return ax
 
 
 def draw_distance(ax: Axes, cosines: Tensor) -> Axes:
-    """One row of that against the distance (T,), with a larger dot where it rises."""
+    """One row of that against the distance (T,), with a larger dot where it rises.
+
+    Two distances are written beside it: the further one is the more alike.
+    """
     ax.plot(cosines.numpy(), "o-", color=BLUE, markersize=3, linewidth=1.5)
     up = rises(cosines)
     name = "more alike than one place nearer"
     ax.plot(up, cosines[up].numpy(), "o", color=ORANGE, markersize=7, label=name)
-    ax.set(xlim=(0, LENGTH - 1), ylim=(0, 1.05), xlabel="places apart", ylabel="cosine")
+    for distance, side in ((NEARER, -1), (FURTHER, 1)):
+        cosine = cosines[distance].item()
+        text = f"{distance} apart: {cosine:.2f}"
+        ax.text(distance, cosine + 0.12 * side, text, ha="center", va="center")
+    ylabel = "how alike (cosine)"
+    ax.set(xlim=(0, LENGTH - 1), ylim=(0, 1.05), xlabel="places apart", ylabel=ylabel)
     ax.set_xticks(range(0, LENGTH, 6))
-    ax.legend(frameon=False, loc="lower left", labelcolor=QUIET)
+    ax.legend(frameon=False, loc="upper right", labelcolor=QUIET)
     return ax
 
 
 def picture(found: Results) -> Figure:
-    """Above: the positions, and how alike they are. Below: how alike they are by their distance."""
-    panels = [["waves", "likeness"], ["distance", "distance"]]
-    sizes = {"figsize": (9.6, 7.6), "height_ratios": (5, 3)}
+    """Above: how alike positions are by their distance. Below: all of them, and every two."""
+    panels = [["distance", "distance"], ["waves", "likeness"]]
+    sizes = {"figsize": (8.8, 7.2), "height_ratios": (4, 5)}
     fig, axes = plt.subplot_mosaic(panels, layout="constrained", **sizes)
     cosines = found.shown["cosines"]
+    draw_distance(axes["distance"], cosines[0])
     draw_waves(axes["waves"], found.shown["positions"])
     draw_likeness(axes["likeness"], cosines)
-    draw_distance(axes["distance"], cosines[0])
     return fig
 
 

@@ -52,7 +52,7 @@ def picture(found: Results) -> Figure:
     plot_attention(weights, questions, fact_labels(facts), mask=mask, ax=ax, annotate=False)
     for row, column in enumerate(facts.aligned[0].tolist()):
         frame_cell(ax, row, column, RED)
-    ax.set(xlabel="facts (keys)", ylabel="questions (queries)")
+    ax.set(xlabel="the other sequence: facts (keys)", ylabel="questions (queries)")
     return fig
 
 

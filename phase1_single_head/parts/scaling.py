@@ -16,6 +16,7 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
 from phase1_single_head.parts.undivided import FoldedSelfAttention, UndividedSelfAttention
 from phase1_single_head.self_attention import SelfAttention, masked_softmax
@@ -44,9 +45,9 @@ VARIANTS = {
 }
 COLORS = {"divided": BLUE, "not divided": RED, "smaller W_q": ORANGE}
 GRADIENTS = {  # as they are measured, and as the picture calls them
-    "mean |dL/dq|": "at the query,\nmean",
-    "mean |dL/dscores|": "at the scores,\nmean",
-    "median |dL/dq|": "at the query,\nmedian",
+    "mean |dL/dq|": "query, mean",
+    "mean |dL/dscores|": "scores, mean",
+    "median |dL/dq|": "query, median",
 }
 
 
@@ -165,15 +166,15 @@ CLAIMS = (
 def draw_largest(ax: Axes, found: Results) -> Axes:
     """How much of the weight one of six keys takes, against d_k."""
     lines = {way: found.row(f"largest weight, {way}", DRAWN) for way in WAYS}
-    charts.lines(ax, DRAWN, lines, COLORS, guess=1 / NUM_KEYS, guess_name="all alike")
-    ax.set(ylim=(0, 1), xlabel="d_k", ylabel="largest of six weights")
-    ax.set_title("random vectors: one key takes most")
+    charts.lines(ax, DRAWN, lines, COLORS, guess=1 / NUM_KEYS, guess_name="even")
+    ax.set(ylim=(0, 1.03), xlabel="d_k", ylabel="largest of six weights")
+    ax.set_title("Why? One of six random keys takes most")
     return ax
 
 
 def draw_gradients(ax: Axes, found: Results) -> Axes:
     """How long three gradients are, against d_k, divided and not."""
-    ax.set(yscale="log", ylim=(0.03, 1.5), xlabel="d_k", ylabel="length of the gradient")
+    ax.set(yscale="log", ylim=(0.03, 1.5), xlabel="d_k", ylabel="gradient at query or scores")
     not_divided = {}
     for gradient, name in GRADIENTS.items():
         not_divided[name] = found.row(f"{gradient}, not divided", DRAWN)
@@ -181,9 +182,9 @@ def draw_gradients(ax: Axes, found: Results) -> Axes:
     for gradient in GRADIENTS:
         divided = found.row(f"{gradient}, divided", DRAWN)
         ax.plot(DRAWN, divided, "o-", color=BLUE, markersize=5, linewidth=2, clip_on=False)
-    label_ends(ax, {"divided: all": (DRAWN[-1], divided[-1], BLUE)}, size=10)
+    label_ends(ax, {"divided: all": (DRAWN[-1], divided[-1], BLUE)})
     ax.set_yticks([0.05, 0.1, 0.2, 0.5, 1], ["0.05", "0.1", "0.2", "0.5", "1"])
-    ax.set_title("random vectors: some gradients shrink")
+    ax.set_title("Not divided, two of three gradients shrink")
     return ax
 
 
@@ -193,19 +194,20 @@ def draw_learned(ax: Axes, found: Results, names: dict[str, str], d_k: int) -> A
     columns = [f"rate {rate}" for rate in rates]
     lines = {variant: found.row(name, columns) for variant, name in names.items()}
     charts.lines(ax, rates, lines, COLORS, guess=1 / TwoPlaces.SYMBOLS, guess_name="guessing")
-    ax.set(ylim=(0, 1), xlabel="learning rate of AdamW", ylabel="answers right")
-    ax.set_title(f"d_k = {d_k}, trained {STEPS} steps")
+    ax.set(ylim=(0, 1.03), xlabel="learning rate", ylabel="answers right")
+    ax.yaxis.set_major_formatter(PercentFormatter(1))
+    ax.set_title(f"A head of d_k = {d_k} after {STEPS} steps")
     return ax
 
 
 def picture(found: Results) -> Figure:
-    """Above: random vectors. Below: training, at two sizes of d_k."""
-    panels = [["weight", "gradient"], ["large", "small"]]
+    """Above: training, at two sizes of d_k. Below: random vectors."""
+    panels = [["large", "small"], ["weight", "gradient"]]
     fig, axes = plt.subplot_mosaic(panels, figsize=(9.6, 7.4), layout="constrained")
-    draw_largest(axes["weight"], found)
-    draw_gradients(axes["gradient"], found)
     draw_learned(axes["large"], found, {variant: variant for variant in VARIANTS}, LARGE)
     draw_learned(axes["small"], found, {variant: at_small(variant) for variant in WAYS}, SMALL)
+    draw_largest(axes["weight"], found)
+    draw_gradients(axes["gradient"], found)
     return fig
 
 
@@ -213,9 +215,9 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="Without the division by √d_k little is learned at d_k = 64, more at 16",
-    note="below: one head that must look at two places at once\n"
-    "smaller W_q: not divided, but W_q starts smaller by √d_k",
+    title="Without the division by √d_k a head of d_k = 64 learns little",
+    note="above: one head must look at two places at once; learning rates of AdamW · "
+    "below: untrained\nsmaller W_q: not divided, but W_q starts smaller by √d_k",
     answer="At d_k = 64 {n[divided, best rate]:.0%} are right with the division, "
     "{n[not divided, best rate]:.0%} without it and {n[smaller W_q, best rate]:.0%} with a W_q "
     "that starts smaller; at d_k = 16 {n[d_k = 16, not divided, best rate]:.0%} without it "
