@@ -46,7 +46,7 @@ from shared.visualization_utils import (
     weight_colorbar,
 )
 
-ENTROPY, CONTEXT = 1.12, 1.36  # where the numbers stand beside the bars, which end at 1
+CONTEXT = 1.13  # where the effective context stands beside the lines, which end at 1
 
 
 def total_variation(weights: Tensor, rows: Tensor) -> float:
@@ -175,6 +175,11 @@ def save_patterns(found: Results) -> None:
     checkpoints.save_tensors(saved, path)
 
 
+def said_role(name: str) -> str:
+    """What a picture calls the role of a head."""
+    return "no role" if name == NO_NAME else name
+
+
 def grid(found: Results) -> Figure:
     """Every trained head on one sentence, a layer in each row; below, the last before training."""
     words, names = found.shown["words"], found.shown["names"]
@@ -186,10 +191,10 @@ def grid(found: Results) -> Figure:
     size = (side * num_heads + 1.6, side * rows + 1.2)
     fig, axes = plt.subplots(rows, num_heads, figsize=size, squeeze=False, layout="constrained")
     for layer, row in enumerate(names):
-        titles = [f"{name} ({layer}.{head})" for head, name in enumerate(row)]
+        titles = [f"{said_role(name)} ({layer}.{head})" for head, name in enumerate(row)]
         colors = [role_color(name) for name in row]
         plot_heads(weights[layer], words, axes=axes[layer], titles=titles, colors=colors)
-        axes[layer, 0].set_ylabel(f"layer {layer}", fontsize=12)
+        axes[layer, 0].set_ylabel(f"layer {layer},\ntrained", fontsize=12)
         for ax, name in zip(axes[layer], row, strict=True):
             frame_related(ax, name, words)
     plot_heads(before[-1], words, axes=axes[-1], titles=[""] * num_heads)
@@ -207,34 +212,35 @@ def frame_related(ax: Axes, name: str, words: list[str]) -> None:
 
 
 def entropy_bars(found: Results) -> Figure:
-    """The normalised entropy of each head of the first run, and a mark where it was before."""
+    """How even each head of the first run is: an arrow from before training to after it."""
     numbers, names = found.runs[0], found.shown["names"]
     num_heads = sum(len(row) for row in names)
     fig, ax = plt.subplots(figsize=(8.4, 1.6 + 0.42 * num_heads), layout="constrained")
-    centred = {"ha": "center", "va": "center", "fontsize": 11}
     places, labels = [], {}
     for layer, row in enumerate(names):
         for head, name in enumerate(row):
             of_head = row_name(layer, head)
             place = len(places) + 0.5 * layer  # half a row between two layers
             entropy, before = numbers[f"{of_head}, entropy"], numbers[f"{of_head}, before training"]
-            ax.barh(place, 1, 0.64, color=HIDDEN)
-            ax.barh(place, entropy, 0.64, color=role_color(name))
-            ax.plot([before, before], [place - 0.4, place + 0.4], color=INK, linewidth=2.5)
-            ax.text(ENTROPY, place, f"{entropy:.2f}", **centred)
-            ax.text(CONTEXT, place, f"{numbers[f'{of_head}, effective context']:.1f}", **centred)
+            color = role_color(name)
+            ax.plot([0, 1], [place, place], color=HIDDEN, linewidth=8, solid_capstyle="butt")
+            arrow = {"arrowstyle": "-|>", "color": color, "linewidth": 3, "mutation_scale": 18}
+            arrow |= {"shrinkA": 0, "shrinkB": 0}
+            ax.annotate("", (entropy, place), (before, place), arrowprops=arrow)
+            ax.plot(before, place, "o", color=INK, markersize=7)
+            beside = {"va": "center", "fontsize": 11, "color": readable(color)}
+            ground = {"facecolor": "white", "edgecolor": "none", "pad": 2}
+            ax.text(entropy - 0.01, place, f"{entropy:.2f}", ha="right", bbox=ground, **beside)
+            context = numbers[f"{of_head}, effective context"]
+            ax.text(CONTEXT, place, f"{context:.1f}", ha="center", **beside)
             places.append(place)
-            labels[f"{name}  {layer}.{head}"] = name
-    for x, text, side in (
-        (1, "before training", "right"),
-        (ENTROPY, "entropy", "center"),
-        (CONTEXT, "effective\ncontext", "center"),
-    ):
-        ax.text(x, -0.6, text, ha=side, va="bottom", color=QUIET)
+            labels[f"{said_role(name)}  {layer}.{head}"] = name
+    ax.text(1, -0.6, "before training", ha="right", va="bottom", color=QUIET)
+    ax.text(CONTEXT, -0.6, "as even as\nso many words", ha="center", va="bottom", color=QUIET)
     ax.set_yticks(places, labels, fontsize=11)
     for label, name in zip(ax.get_yticklabels(), labels.values(), strict=True):
         label.set(color=readable(role_color(name)), weight="normal" if name == NO_NAME else "bold")
-    ax.set_xticks([0, 0.5, 1], ["0: one word", "0.5", "1: even"])
+    ax.set_xticks([0, 0.5, 1], ["0: all weight\non one word", "0.5", "1: even"])
     ax.set(xlim=(0, CONTEXT + 0.1), ylim=(places[-1] + 0.5, -0.6))
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
@@ -247,18 +253,21 @@ main = Experiment(
         Picture(
             "multi_head_grid",
             grid,
-            title="Training gives {shown[named]} of these heads a role",
-            note="{shown[trained].label} · roles by rule; framed: the words they are about · "
-            "normalised entropy {n[trained, entropy]:.2f}, untrained {n[untrained, entropy]:.2f}",
+            title="Before training all heads look alike; after it {shown[named]} of "
+            "{n[all heads]:.0f} have a role",
+            note="{shown[trained].label} · a role: the head finds the related word in new "
+            "sentences; framed: where it is here\nrows ask, columns are looked at · in brackets: "
+            "layer.head · normalised entropy {n[trained, entropy]:.2f}, untrained "
+            "{n[untrained, entropy]:.2f}",
         ),
         Picture(
             "attention_entropy",
             entropy_bars,
-            title="{n[sharper heads]:.0f} of {n[all heads]:.0f} heads are sharper than before "
-            "training; the sharpest {shown[sharpest]}",
-            note="{shown[trained].label} · names by rule, on held-out sentences · bar: normalised "
-            "entropy\neffective context: e to the entropy, in words; even weights would have "
-            "{shown[even]:.1f}",
+            title="Training makes {n[sharper heads]:.0f} of {n[all heads]:.0f} heads sharper; the "
+            "sharpest {shown[sharpest]}",
+            note="{shown[trained].label} · normalised entropy, mean over new sentences · 0.2: "
+            "layer 0, head 2\nright: effective context, e to the entropy; weights that are all "
+            "even have {shown[even]:.1f}",
         ),
     ],
     keep=save_patterns,

@@ -62,7 +62,8 @@ def bars(
     Of several seeds each has a dot. guess: a dotted line where somebody would be who has learned
     nothing.
     """
-    dots = {"color": INK, "markersize": 4, "alpha": 0.6, "markeredgewidth": 0}
+    edge = {"markeredgecolor": "white", "markeredgewidth": 0.5}  # seen on dark bars, too
+    dots = {"color": INK, "markersize": 4.5, "alpha": 0.75, **edge}
     highest = max(max(seeds) for seeds in values.values())
     lowest = 0.0
     for place, (name, seeds) in enumerate(values.items()):

@@ -26,6 +26,12 @@ STEPS = 150
 RATES = (0.003, 0.01, 0.03, 0.1)
 HIGH = 0.1
 COLORS = {"plain": ORANGE, "plain, warm-up": GREY, "QK-norm": BLUE, "gate": GREEN}
+IN_THE_PICTURE = {
+    "plain": "plain",
+    "plain, warm-up": "plain, warm-up",
+    "QK-norm": "normalised\n(QK-norm)",
+    "gate": "gated output",
+}
 
 
 def normalized(d_model: int, num_heads: int) -> QKNormAttention:
@@ -129,8 +135,11 @@ CLAIMS = [
 def picture(found: Results) -> Figure:
     """The loss of each kind against the rate."""
     fig, ax = plt.subplots(figsize=(8.2, 4.8), layout="constrained")
-    charts.lines(ax, RATES, {name: found.row(name, RATES) for name in COLORS}, COLORS)
-    ax.set(xlabel="learning rate", ylabel="held-out loss, nats a word")
+    rows, colors = {}, {}
+    for name, label in IN_THE_PICTURE.items():
+        rows[label], colors[label] = found.row(name, RATES), COLORS[name]
+    charts.lines(ax, RATES, rows, colors)
+    ax.set(xlabel="learning rate", ylabel="loss on new sentences, in nats a word")
     return fig
 
 
@@ -139,8 +148,8 @@ main = Experiment(
     CLAIMS,
     picture,
     title="With normalised queries and keys a high learning rate does little harm",
-    note=f"trained {STEPS} steps by AdamW at a constant rate · two layers of four heads · equally "
-    "many weights",
+    note=f"two layers of four heads, {STEPS} steps of AdamW at a constant rate; with warm-up it "
+    "rises over the first third\nequally many weights",
     answer="At a rate of 0.1 plain attention loses {n[plain, 0.1]:.2f} nats a word, "
     "{n[plain, warm-up, 0.1]:.2f} with warm-up, {n[QK-norm, 0.1]:.2f} with normalised queries and "
     "keys, and {n[gate, 0.1]:.2f} with a gate",

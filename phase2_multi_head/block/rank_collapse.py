@@ -124,7 +124,8 @@ main = Experiment(
     measure,
     picture=picture,
     title="Without residual connections a few layers make all words alike",
-    note=f"{NUM_LAYERS} layers with Xavier weights, untrained, {LENGTH} random words",
+    note="a block: attention and a small network, each with a norm and a residual connection\n"
+    f"{NUM_LAYERS} layers with Xavier weights, untrained, {LENGTH} random words",
     answer="Attention alone makes words alike in "
     "{n[attention alone, Xavier, layers until alike]:.0f} layers; after 24 whole blocks they are "
     "{n[whole block, Xavier]:.2g} apart; in the trained model {n[trained, with residual]:.2f}, and "

@@ -29,7 +29,7 @@ LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
 QUICK_LENGTHS = LENGTHS[:-2]
 COLORS = {"in steps": GREY, "fused": BLUE}
 LAYERS = {"in steps": MultiHeadAttention, "fused": FusedMultiHeadAttention}
-KINDS_OF_MEMORY = {"in steps": "in steps: T × T\nfor each head", "fused": "fused: no table"}
+KINDS_OF_MEMORY = {"in steps": "step by step:\nT × T tables", "fused": "fused: no table"}
 
 
 def peak_bytes(way: str, length: int, d_model: int = D_MODEL, num_heads: int = NUM_HEADS) -> int:

@@ -159,7 +159,7 @@ CLAIM = Claim(
 
 def picture(found: Results) -> Figure:
     """How often each pooling is right, a panel for each question."""
-    fig, axes = plt.subplots(1, 3, figsize=(9, 3.2), sharey=True, layout="constrained")
+    fig, axes = plt.subplots(1, 3, figsize=(8.8, 3.4), sharey=True, layout="constrained")
     texts = (
         "is the subject plural?\n(dogs)",
         "is the noun beside it plural?\n(barn)",
@@ -167,7 +167,8 @@ def picture(found: Results) -> Figure:
     )
     for ax, question, text in zip(axes, QUESTIONS, texts, strict=True):
         right = {name: found.each(f"{question}, {name}") for name in POOLINGS}
-        charts.bars(ax, right, COLORS, guess=found.mean[f"{question}, most frequent answer"])
+        guess = found.mean[f"{question}, most frequent answer"]
+        charts.bars(ax, right, COLORS, guess=guess, guess_name="guessing", number="{:.0%}")
         ax.set_title(text)
     return fig
 
@@ -176,9 +177,9 @@ main = Experiment(
     measure,
     [CLAIM],
     picture,
-    title="Without a layer before the pooling, only attention answers all three questions",
-    note=f"share of right answers after {STEPS} steps: “those dogs beside the barn slept in a soft "
-    f"bed”",
+    title="One vector for a sentence: only attention pooling answers all three questions",
+    note="asked of “those dogs beside the barn slept in a soft bed”, no layer before the pooling · "
+    f"share right after {STEPS} steps",
     answer="Asked for the noun beside the subject, attention is right in "
     "{n[beside, attention]:.0%}, the mean in {n[beside, mean]:.0%}; {n[beside, looks]:.0%} of its "
     "weight lies there, after a layer "
