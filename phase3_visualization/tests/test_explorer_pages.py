@@ -561,6 +561,36 @@ def test_the_verdict_is_explained_and_the_interval_that_decides_is_drawn_to_scal
 
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
+SENTENCE_ENDS = re.compile(r"(?<=[.:?])\s")
+
+
+def test_what_a_run_shows_is_told_with_one_number_a_sentence(page):
+    for number in range(1, 7):
+        opens(page, f"view=break&wager={number}&answers=bbbbbb")
+        for sentence in SENTENCE_ENDS.split(page.inner_text("#break-live .here")):
+            assert len(NUMBER.findall(sentence)) <= 1, sentence
+
+
+BET = re.compile(r"^  function (\w+)\(", re.MULTILINE)
+SAID = re.compile(r'\bsay\("(\w+)"')
+NAMED = re.compile(r'"(\w+)"|\b(\w+): "')  # names may stand in a list or a table
+
+
+def test_the_bets_name_the_texts_that_there_are_and_no_others(page, explorer_data):
+    """A name without a text, or a value that nobody fills in, would stand there as "undefined"."""
+    sections = {}
+    for section in write_page.page_file("break/live.js").split("\n  // ---- "):
+        for bet in BET.findall(section):
+            sections[bet] = section
+    parts = set(re.findall(r"\bwager\.(\w+)", write_page.page_file("break/break.js")))
+    for number, wager in enumerate(explorer_data["wagers"]["list"], start=1):
+        section = sections[wager["name"]]
+        named = {quoted or key for quoted, key in NAMED.findall(section)}
+        assert set(SAID.findall(section)) <= set(wager["says"]) <= named
+        assert {"setup", "detail", "question", *parts} <= set(wager)
+        for answers in ("......", "bbbbbb"):
+            opens(page, f"view=break&wager={number}&answers={answers}")
+            assert "undefined" not in page.locator("#break").inner_html()
 
 
 def test_before_a_bet_a_picture_stands_beside_it_and_gives_nothing_away(
@@ -612,6 +642,9 @@ def test_on_a_phone_a_bet_leaves_the_live_picture_or_the_way_to_it_in_sight(
         assert page.evaluate(TOO_SMALL) == []
         page.tap("#break-verdict .see")
         assert is_in_sight("#break-live", 300)
+        assert is_in_sight("#break-steps", 36) and is_in_sight("#break-name", 24)
+        page.tap(f"#break-steps button >> nth={number % 6}")  # the next one begins at its top
+        assert page.evaluate("scrollY") == 0
     page.close()
     assert errors == []
 
@@ -629,7 +662,7 @@ def test_a_head_whose_interval_crosses_the_line_is_not_shown_to_be_able_to_go(
     page = browser.new_page()
     page.goto(f"{path.as_uri()}#view=break&wager=1&answers=a.....")
     said = page.inner_text("#break-live .here")
-    assert said.endswith(f"Heads that are shown to be able to go: {count} of {len(HEADS)}.")
+    assert said.endswith(f"Heads that are shown to be able to go: {count}.")
     page.close()
 
 

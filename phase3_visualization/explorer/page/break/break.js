@@ -174,7 +174,8 @@ const Break = (() => {
     else drawWager();
     if (before === undefined || before === state.at) return;
     byId("break-exactly").open = false;
-    (ended ? byId("break-score").querySelector("h2") : byId("break-name")).focus();
+    (ended ? byId("break-score").querySelector("h2") : byId("break-name")).focus({ preventScroll: true });
+    scrollTo(0, 0); // a new bet begins at its tabs and its title
   }
 
   // The small models are unpacked when somebody comes to bet, not before.

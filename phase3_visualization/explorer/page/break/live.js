@@ -12,23 +12,31 @@ const Live = (() => {
 
   const withGap = (words, hidden) => words.map((word, i) => (i === hidden ? "▢" : word));
 
+  // How far two rows of logits stand apart as probabilities, from 0 to 1: total variation.
+  function distance(before, after) {
+    const [p, q] = [before, after].map((row) => softmax(row));
+    return p.reduce((sum, chance, i) => sum + Math.abs(chance - q[i]), 0) / 2;
+  }
+
   // ---- a head is knocked out: the one that a hidden verb needs, and the one that is needed least
 
   const CAN_GO = 0.01; // nats
+  const lessSure = (nats) => 1 - Math.exp(-Math.max(0, nats)); // what a hidden word loses of its probability, a share
 
   // Each head as it reads the sentence: a row of maps for each layer.
   const everyHead = ({ layers }, say, inShort) => element("div", { class: "eight" },
     ...layers.flatMap(({ weights }, layer) => weights.map((head, i) => element("figure", {},
       Stage.map(head, say("head", { head: `${layer}.${i}` })), element("figcaption", {}, inShort([layer, i]))))));
 
-  // What the loss rises by without each head, with its 95 % interval, beside what a head that can go may cost.
+  // How much less sure the model is without each head, with its 95 % interval, beside what a head that can go may cost.
   function rising(rises, inShort) {
     const top = Math.max(CAN_GO, ...rises.map(({ span }) => span[1]));
+    const onAxis = (nats) => lessSure(nats) / lessSure(top);
     return [...rises].sort((a, b) => a.rise - b.rise).map(({ head, rise, span }) => {
-      const line = bar(inShort(head), rise / top, fixed(rise, 3), { color: "other" });
+      const line = bar(inShort(head), onAxis(rise), percent(lessSure(rise), 1), { color: "other" });
       const track = line.querySelector(".track");
-      onTrack(track, "whisker", span.map((end) => Math.max(0, end) / top));
-      onTrack(track, "decides", [CAN_GO / top, CAN_GO / top]);
+      onTrack(track, "whisker", span.map(onAxis));
+      onTrack(track, "decides", [onAxis(CAN_GO), onAxis(CAN_GO)]);
       return line;
     });
   }
@@ -45,11 +53,10 @@ const Live = (() => {
     const without = [needed, spare].map((head) => guess([head.join(".")]));
     const shown = [needed, spare].map((head, i) => pane(say("without", { head: called(head) }),
       ...guesses(without[i], language.vocabulary, truth, { before: whole })));
-    const [blind, spared] = without.map((found) => fixed(loss(found[truth]) - loss(whole[truth])));
+    const [sure, blind, spared] = [whole, ...without].map((found) => percent(found[truth]));
     const go = rises.filter(({ span }) => span[1] < CAN_GO).length;
-    const told = { word: words[hidden], blind, spared, needed: called(needed), spare: called(spare) };
     return [
-      here(say("here", { ...told, go: go || "none", all: rises.length }), go === 0), sentence, panes(...shown),
+      here(say("here", { word: words[hidden], sure, blind, spared, go: go || "none" }), go === 0), sentence, panes(...shown),
       quiet(say("note")),
       element("div", { class: "wide" }, pane(say("rises"), ...rising(rises, inShort), quiet(say("whiskers")))),
     ];
@@ -59,11 +66,11 @@ const Live = (() => {
 
   const TRAINED = { masked: "solid", unmasked: "striped" }; // classes of break.css
 
-  // What each model sees of a sentence in training while it guesses one word.
-  const sees = (name, words, asked, say) => pane(say(name), element("p", { class: "sees" }, ...words.map((word, i) => {
-    const shown = i < asked || name === "unmasked";
+  // What a model sees of a sentence while it guesses one word: all of it, or what stands before.
+  const sees = (title, words, asked, all) => pane(title, element("p", { class: "sees" }, ...words.map((word, i) => {
+    const shown = all || i < asked;
     const kind = `${shown ? "" : "hatched"} ${i === asked ? "asked" : ""}`;
-    return element("span", { class: kind }, shown ? word : "\u00a0".repeat(word.length));
+    return element("span", { class: kind }, shown ? word : "\u2002".repeat(word.length));
   })));
 
   // Probability of each true next word; past: only the words so far go in, one more each time. Under a causal mask
@@ -80,7 +87,8 @@ const Live = (() => {
     const names = Object.keys(TRAINED);
     if (!answered) {
       const [words] = sentences;
-      const draw = (at) => [element("h3", {}, say("sees")), ...names.map((name) => sees(name, words, at, say))];
+      const draw = (at) => [quiet(say("sees")), sees(say("learns"), words, at, false),
+        sees(say("peeks"), words, at, true), sees(say("writes"), words, at, false)];
       return turns(2, draw, { [say("step")]: (at) => (at + 1) % words.length });
     }
     const found = sentences.map((words) => {
@@ -106,8 +114,7 @@ const Live = (() => {
     const stage = turns(0, draw, { [say("other")]: (at) => (at + 1) % found.length });
     const overall = (way, which) => mean(found.flatMap((each) => each[way][which].map(loss)));
     const [whole, past, masked] = [overall("training", 1), overall("writing", 1), overall("writing", 0)];
-    const text = say("here",
-      { count: found.length, whole: fixed(whole, 4), past: fixed(past, 1), masked: fixed(masked, 1) });
+    const text = say("here", { whole: fixed(whole, 4), past: fixed(past, 1), masked: fixed(masked, 1) });
     return [here(text, whole < masked && past > Math.log(vocabulary.length)), ...stage];
   }
 
@@ -128,13 +135,13 @@ const Live = (() => {
 
   // ---- the order is taken away
 
-  const ROUNDING = 1e-4; // of logits: what adding up in another order may change
+  const ROUNDING = 1e-4; // what adding up in another order may change
 
-  // How far a letter's logits move at most when the row is turned round: each letter keeps its own.
+  // How far the guess at a letter moves at most when the row is turned round.
   function movedByOrder(model, row) {
-    const [before, after] = [row, [...row].reverse()].map((letters) => run(model, letters).logits);
-    return Math.max(...row.map((symbol, place) => Math.max(...after[row.length - 1 - place].map((logit, i) =>
-      Math.abs(logit - before[place][i])))));
+    const before = run(model, row).logits;
+    const after = run(model, [...row].reverse()).logits.reverse();
+    return Math.max(...before.map((logits, place) => distance(logits, after[place])));
   }
 
   function backwards({ example: { rows }, say, answered, models }) {
@@ -157,8 +164,8 @@ const Live = (() => {
     if (!answered) return stage;
     const [whole, broken] = names.map((name) => share(rows.map((row) => reading(name, row))));
     const moved = movedByOrder(models.get("unplaced"), rows[0]);
-    const told = { count: rows.length, whole: percent(whole), broken: percent(broken), moved: fixed(moved, 3) };
-    return [here(say("here", told), whole - broken >= 0.5 && moved < ROUNDING), ...stage];
+    const text = say("here", { whole: percent(whole), broken: percent(broken), moved: percent(moved, 1) });
+    return [here(text, whole - broken >= 0.5 && moved < ROUNDING), ...stage];
   }
 
   // ---- without √d_k: two places at once
@@ -166,7 +173,7 @@ const Live = (() => {
   const FIRST = 3; // the first place that has a symbol three places before it
   const isNeeded = (query, key) => query >= FIRST && (key === query - 1 || key === query - 3);
   const largest = (readings) =>
-    fixed(mean(readings.flatMap(({ weights }) => weights.slice(FIRST).map((row) => Math.max(...row)))));
+    percent(mean(readings.flatMap(({ weights }) => weights.slice(FIRST).map((row) => Math.max(...row)))));
 
   // Two arcs from the last of so many cells to the two that its answer needs.
   function toBoth(length) {
@@ -200,11 +207,11 @@ const Live = (() => {
     if (!answered) return stage;
     const readings = names.map((name) => rows.map((row) => reading(name, row)));
     const [[whole, broken], [spread, sharp]] = [readings.map(share), readings.map(largest)];
-    const text = say("here", { count: rows.length, whole: percent(whole), broken: percent(broken), spread, sharp });
+    const text = say("here", { whole: percent(whole), broken: percent(broken), spread, sharp });
     return [here(text, whole - broken >= 0.3), ...stage];
   }
 
-  // ---- the pretty line: lines as thick as the weights, and what hiding each word costs the guess
+  // ---- the pretty line: lines as thick as the weights, and how sure the guess is without each word
 
   const ROW = 30; // pixels, as in break.css
 
@@ -234,38 +241,32 @@ const Live = (() => {
     const whole = guess(hidden);
     const weights = weightsOf(reading(hidden), hidden);
     const thickest = indexOfLargest(weights);
-    const costs = words.map((_, j) => (j === hidden ? 0 : loss(guess(hidden, j)[truth]) - loss(whole[truth])));
-    const mattered = indexOfLargest(costs);
+    const left = words.map((_, j) => guess(hidden, j)[truth]); // how sure the model is if this word is hidden, too
+    const mattered = left.indexOf(Math.min(...left));
 
     const column = (kind, draw) => element("div", { class: kind }, ...words.map((_, j) => draw(j)));
     const number = (j) => element("span", { class: "number" }, j === hidden || !answered ? "" : fixed(weights[j]));
     const name = (j) => element("span",
       { class: j === thickest ? "thick" : answered && j === mattered ? "mattered" : null }, withGap(words, hidden)[j]);
-    const cost = (j) => (j === hidden ? element("span")
-      : bar("", costs[j] / costs[mattered], fixed(costs[j]), { color: j === mattered ? "solid" : "other" }));
+    const sure = (j) => (j === hidden ? element("span")
+      : bar("", left[j], percent(left[j]), { color: j === mattered ? "solid" : "other", before: whole[truth] }));
     const picture = element("div", { class: "pretty" },
-      ...(answered ? ["weight", "lost"].map((name) => element("span", { class: "over" }, say(name))) : []),
+      ...(answered ? ["weight", "left"].map((name) => element("span", { class: "over" }, say(name))) : []),
       column("names", name), column("weights", number), lines(weights, hidden, thickest),
-      column("costs", answered ? cost : (j) => element("span", {}, j === hidden ? "\u00a0▢" : "")));
+      column("sure", answered ? sure : (j) => element("span", {}, j === hidden ? "\u00a0▢" : "")));
     const shown = [picture, quiet(say("typical", { word: words[thickest] }))];
     if (!answered) return shown;
     const both = [thickest, mattered].map((j) => pane(say("two", { word: words[j] }),
       ...guesses(guess(hidden, j), language.vocabulary, truth, { before: whole })));
-    const [least, most] = [thickest, mattered].map((j) => fixed(costs[j]));
-    const text = say("here",
-      { least, most, thickest: words[thickest], mattered: words[mattered], hidden: words[hidden] });
+    const [before, thick, least] = [whole[truth], left[thickest], left[mattered]].map((share) => percent(share));
+    const named = { hidden: words[hidden], thickest: words[thickest], mattered: words[mattered] };
+    const text = say("here", { ...named, before, thick, least });
     return [here(text, thickest !== mattered), ...shown, panes(...both), quiet(say("outlines"))];
   }
 
   // ---- find the bug: three programs, two of them wrong; a changed word shows which places can read it
 
   const LEAST = 0.2; // of the colours: a move, however small, is told from none
-
-  // How far two rows of logits stand apart as probabilities, from 0 to 1: total variation.
-  function distance(before, after) {
-    const [p, q] = [before, after].map((row) => softmax(row));
-    return p.reduce((sum, chance, i) => sum + Math.abs(chance - q[i]), 0) / 2;
-  }
 
   // [changed place][place] -> how far the guess moves when that place holds another token; 0 where no path leads.
   function moves(model, tokens, others, bug) {
@@ -316,9 +317,10 @@ const Live = (() => {
     change(Math.floor(words.length / 2));
     if (!answered) return [table, note];
     const behaved = found.map(behaviour);
-    const told = behaved.map((counts, i) => say("behaved", { letter: letters[i], ...counts })).join(", ");
-    const { leaks, still } = behaved[right];
-    return [here(say("here", { told }), leaks === 0 && still === 0), table, note];
+    const mistakes = ({ leaks, still }) => [leaks && "leaks", still && "still"].filter(Boolean);
+    const told = behaved.flatMap((counts, i) => (mistakes(counts).length ? mistakes(counts) : ["sound"])
+      .map((name) => say(name, { letter: letters[i], times: counts[name] })));
+    return [here(say("here", { told: told.join(" ") }), mistakes(behaved[right]).length === 0), table, note];
   }
 
   return { knockout, future, backwards, undivided, line, bugs };
