@@ -43,10 +43,10 @@ const View = (() => {
   }
 
   // Heads are named and coloured by their role, at each stop of a training; heads[layer][head].role is null without.
-  const place = (layer, head) => `head ${layer}.${head}`;
+  // "1.0" is the fifth of eight: "head 5".
+  const headCalled = (name) => `head ${Levers.allHeads().indexOf(name) + 1}`;
   const roleOf = ({ heads }, layer, head) => heads[layer][head].role ?? NO_ROLE;
   const roleColor = (role) => colors.roles[ground()][role] ?? "var(--no-role)";
-  const headName = (model, layer, head) => `${place(layer, head)}, ${roleOf(model, layer, head)}`;
 
   // element("p", {class: "quiet", title: "…"}, "text", child): strings become text, attributes stay attributes.
   function element(name, attributes = {}, ...children) {
@@ -92,13 +92,20 @@ const View = (() => {
     previous: "looks one word back", next: "looks one word ahead", self: "looks at the word itself",
     "first word": "looks at the first word", [NO_ROLE]: "no job that a rule finds",
   };
-  function jobOf(role) {
+  function jobOf(role, determiner = "the") {
     const [from, to] = role.split(" → ");
     if (from === "most") return `most words look at the ${to}`;
-    const name = (word) => (word === "determiner" ? "“the”" : word); // the others are words of everybody
+    const name = (word) => (word === "determiner" ? `“${determiner}”` : word); // the others are words of everybody
     if (to) return `${name(from)} finds its ${name(to)}`;
     const [, sign, places] = /offset ([+-])(\d)/.exec(role) ?? [];
     return JOBS[role] ?? `looks ${places} words ${sign === "+" ? "ahead" : "back"}`;
+  }
+
+  // The words that a job concerns: "subject → verb" is about subjects.
+  function those(role) {
+    const [from, to] = role.split(" → ");
+    if (!to || from === "most") return "words";
+    return from === "determiner" ? "words like “the”" : `${from}s`;
   }
 
   // One line: a name, a bar from 0 to 1, a number. color: a class of page.css; before: another share, as an outline;
@@ -143,7 +150,7 @@ const View = (() => {
   const isUsable = (button) => button.getAttribute("aria-disabled") !== "true";
 
   return {
-    NO_ROLE, useColors, byId, on, fixed, weightColor, rgb, readable, roleOf, roleColor, headName, place, element, svg,
-    indexOfLargest, fill, button, percent, change, jobOf, bar, guesses, tokenLabels, setUsable, isUsable, darkGround,
+    NO_ROLE, useColors, byId, on, fixed, weightColor, rgb, readable, roleOf, roleColor, headCalled, element, svg,
+    indexOfLargest, fill, button, percent, change, jobOf, those, bar, guesses, tokenLabels, setUsable, isUsable, darkGround,
   };
 })();

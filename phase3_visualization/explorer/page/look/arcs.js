@@ -6,7 +6,6 @@ const Arcs = (() => {
   const { byId, element, svg, percent, indexOfLargest } = View;
   const LEAST = 0.03; // a weight below this gets no arc
   const [LOW, HIGH] = [20, 100]; // pixels from a word to the top of its arc
-  const LINE = 100; // pixels from one line of words to the next, about
   const ROUNDS = 6; // drops travel so often, then the picture rests
 
   let drawn = null; // the arcs on the screen, to draw them again when words move to other lines
@@ -55,10 +54,10 @@ const Arcs = (() => {
     onChoose(keys[event.key]);
   }
 
-  // The weights of one query as arcs, and as a number under each word. isOut: nobody hears of them. isMoving: what each
-  // word gives travels along its arc, a drop as large as its share.
-  function drawArcs(weights, query, color, isOut, isMoving) {
-    drawn = [weights, query, color, isOut, isMoving];
+  // The weights of one query as arcs, and as a number under each word. isAlone: only the thickest is drawn. isOut: nobody
+  // hears of them. isMoving: what each word gives travels along its arc, a drop as large as its share.
+  function drawArcs(picture) {
+    const { weights, query, color, isAlone, isOut, isMoving } = drawn = picture;
     const words = [...byId("words").children];
     const most = indexOfLargest(weights);
     words.forEach((word, j) => {
@@ -69,8 +68,9 @@ const Arcs = (() => {
       ({ x: offsetLeft + offsetWidth / 2, top: offsetTop, bottom: offsetTop + offsetHeight }));
     const parts = [];
     boxes.forEach((box, j) => {
-      if (j === query || weights[j] < LEAST) return;
-      const far = Math.abs(box.top - boxes[query].top) > 1.5 * LINE; // it runs through the words of a line between
+      if (j === query || weights[j] < LEAST || (isAlone && j !== most)) return;
+      const [high, low] = [box.top, boxes[query].top].sort((a, b) => a - b);
+      const far = boxes.some(({ top }) => top > high && top < low); // it runs through the words of a line between
       parts.push(svg("path", { d: arc(boxes[query], box), "data-key": j, "stroke-width": (1 + 9 * weights[j]).toFixed(1),
         opacity: far ? 0.35 : 1 }));
       if (isMoving && !stillness.matches) parts.push(drop(arc(box, boxes[query]), weights[j], j));
@@ -105,7 +105,8 @@ const Arcs = (() => {
 
   // Over the words of one line; between two lines from the edge of one word to the facing edge of the other.
   function arc(from, to) {
-    const room = from.top === boxes[0].top ? from.top - 6 : LINE - from.bottom + from.top; // above the line of words
+    const above = boxes.filter(({ bottom }) => bottom <= from.top).map(({ bottom }) => bottom);
+    const room = from.top - Math.max(6, ...above); // above the line of words
     const lift = Math.min(HIGH, room, LOW + Math.abs(to.x - from.x) / 8) * 1.33; // a curve reaches 3/4 of its handles
     const start = to.top > from.bottom ? from.bottom : from.top;
     const end = to.bottom < from.top ? to.bottom : to.top;
@@ -116,7 +117,7 @@ const Arcs = (() => {
 
   function redraw() {
     boxes = null;
-    if (drawn) drawArcs(...drawn);
+    if (drawn) drawArcs(drawn);
   }
 
   return { wire, drawWords, moveChoice, drawArcs, redraw };

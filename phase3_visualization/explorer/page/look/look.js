@@ -4,7 +4,7 @@
 "use strict";
 
 const Look = (() => {
-  const { byId, on, fixed, element, percent, change, jobOf, roleOf, roleColor, indexOfLargest, setUsable, isUsable } = View;
+  const { byId, on, fixed, element, percent, change, jobOf, roleOf, roleColor, headCalled, indexOfLargest, setUsable, isUsable } = View;
   const BLANK = "____"; // for <mask>, until its vector is spoken of
   const PAUSE = 150; // milliseconds without a change before sets of heads are tried, which takes some hundred passes
 
@@ -57,7 +57,10 @@ const Look = (() => {
   // Looking elsewhere, as the bet goes on.
   const look = (changes, kind) => set({ ...changes, covered: state.covered }, kind);
   const choose = (at) => look({ query: at }, `word ${at}`);
-  const chooseHead = (layer, head) => look({ layer, head }, `head ${layer}.${head}`);
+  function chooseHead(layer, head) { // in the story with a word that shows what the head does
+    const query = Story.isOpen() ? state.query : Story.askerOf(state, layer, head);
+    look({ layer, head, query }, `head ${layer}.${head}`);
+  }
   const knockOut = (layer, head) =>
     set({ removed: Levers.toggled(state.removed, Levers.nameOf(layer, head)) }, `knock ${layer}.${head}`);
 
@@ -82,8 +85,8 @@ const Look = (() => {
     Story.draw(now);
     drawSentence(now);
     drawGuesses(now);
-    Time.draw(state, now.after && language.vocabulary[now.after.truth], now.after?.chance);
-    drawHeads(now);
+    Time.draw(state, now.after && Story.ofKind(now.after));
+    if ([0, 5, 6].includes(Story.here())) drawHeads(now);
     drawLevers(now);
     drawBreak(now);
   }
@@ -92,7 +95,7 @@ const Look = (() => {
     const isOpen = Story.isOpen();
     const shown = words.map((text, i) => {
       const isHidden = state.hidden.includes(i);
-      const isAsked = isHidden && i === state.query;
+      const isAsked = isHidden && (i === state.query || state.story !== null);
       if (!isHidden || state.covered) return { text, isHidden };
       if (isOpen) return { text, isHidden, note: `hides “${state.words[i]}”` };
       const guess = `${language.vocabulary[after.best]}${after.best === after.truth ? "" : "?"}`;
@@ -100,7 +103,8 @@ const Look = (() => {
     });
     Arcs.drawWords(shown, state.query, isOpen, choose);
     const isOut = state.removed.includes(here());
-    Arcs.drawArcs(row, state.query, roleColor(roleOf(stop, state.layer, state.head)), isOut, state.story === 3);
+    Arcs.drawArcs({ weights: row, query: state.query, color: roleColor(roleOf(stop, state.layer, state.head)),
+      isAlone: [1, 2, 6, 7].includes(state.story), isOut, isMoving: state.story === 3 });
     byId("looks").replaceChildren(...(isOpen ? looks(stop, words, row, isOut) : []));
     if (document.activeElement !== byId("sentence")) showTyped();
   }
@@ -109,12 +113,12 @@ const Look = (() => {
     byId("sentence").value = state.covered ? "" : state.words.join(" ");
   }
 
-  // The gap looks most at “worked”: 84 %, through head 1.0, which finds the verb.
+  // The gap looks most at “worked”: 84 %, through head 5, which finds the verb.
   function looks(stop, words, row, isOut) {
     const most = indexOfLargest(row);
     const asks = state.hidden.includes(state.query) ? "The gap" : `“${words[state.query]}”`;
     const said = [element("b", {}, asks), " looks most at ",
-      element("b", {}, most === state.query ? "itself" : words[most]), `: ${percent(row[most])}, through head ${here()}`];
+      element("b", {}, most === state.query ? "itself" : words[most]), `: ${percent(row[most])}, through ${headCalled(here())}`];
     const { role } = stop.heads[state.layer][state.head];
     const badge = element("span", { class: "badge" }, role);
     badge.style.setProperty("--head", roleColor(role));
@@ -133,7 +137,7 @@ const Look = (() => {
     byId("guesses").replaceChildren(...bars);
     byId("kind").replaceChildren(...(bars.length ? Story.kindBar({ before, after }, touched) : []));
     byId("guess-note").textContent = after && !state.covered
-      ? `✓ the word that was hidden.${touched ? " Outlines: before the change." : ""}` : "";
+      ? `✓ the word that was hidden.${touched ? " Outlines: before." : ""}` : "";
     byId("grammar-note").textContent = after && !state.covered ? Words.ofVerb(state.words, language) : "";
     for (const name of Levers.NAMES) {
       const alone = after && Levers.pulled(state, name) ? Levers.measure(Levers.only(state, name), language) : null;
@@ -143,23 +147,25 @@ const Look = (() => {
     }
   }
 
-  function drawHeads({ stop, pass, words, after }) {
-    const isFree = Story.here() === 0;
+  function drawHeads(now) {
+    const { stop, pass, words, row, after } = now;
+    const isFree = Story.isOpen();
     const costs = Levers.allHeads().map((head) => {
       if (!after || !isFree) return "";
       const other = Levers.measure({ ...state, removed: Levers.toggled(state.removed, head) }, language);
       const text = change(after.chance, other.chance);
       return text.includes("→") ? text : `${text}, the same`;
     });
-    Maps.drawHeads(maps, stop, pass.layers, state, costs);
+    Maps.drawHeads(maps, stop, pass.layers, state, costs, isFree);
     const truth = after && `“${language.vocabulary[after.truth]}”`;
     byId("heads-heading").textContent = after && isFree ? `Eight heads, and what ${truth} gets without each` : "Eight heads";
-    const { role, own, others } = stop.heads[state.layer][state.head];
-    byId("head-heading").textContent = `Head ${here()}: ${jobOf(role ?? View.NO_ROLE)}`;
-    byId("large-note").textContent = role === null ? "No rule fits it."
-      : `In new sentences ${percent(own)} of the words it is about do so${
-        isFree && others !== null ? `; of the other words ${percent(others)} look there, too` : ""}.`;
-    if (!Story.isOpen()) return;
+    const role = roleOf(stop, state.layer, state.head);
+    const determiner = [state.query, indexOfLargest(row)].map((at) => words[at])
+      .find((word) => Words.groupOf(word, language.groups) === "determiner");
+    byId("head-heading").textContent = `H${headCalled(here()).slice(1)}: ${jobOf(role, determiner)}`;
+    byId("head-heading").title = `In the lessons: head ${here()}`;
+    byId("large-note").textContent = Story.ofHead(now);
+    if (!byId("large-fold").open) return;
     Maps.drawLarge(byId("large"), words, pass.layers[state.layer].weights[state.head],
       (i, j) => state.causal && j > i, state.query, choose);
   }
@@ -173,7 +179,7 @@ const Look = (() => {
     const usual = state.divisor === null ? ` = √${model.d_model / model.num_heads}, as it was trained` : "";
     byId("divisor-note").textContent = `${fixed(divisor)}${usual}`;
     byId("removed-note").textContent = state.removed.length
-      ? `knocked out: ${state.removed.join(", ")}` : "no head is knocked out";
+      ? `cut off: ${state.removed.map(headCalled).join(", ")}` : "no head is cut off";
     byId("hide").textContent = `${state.hidden.includes(state.query) ? "show" : "hide"} “${state.words[state.query]}”`;
     setUsable(byId("reset"), Levers.active(state).length > 0);
   }
@@ -184,9 +190,9 @@ const Look = (() => {
     const key = JSON.stringify([state.run, state.step, state.words, state.hidden, here()]);
     const set = sets.get(key);
     const many = set?.length > 1;
-    byId("knock").textContent = state.removed.length ? "put back what is knocked out"
-      : many ? `change its guess: knock out ${set.join(" and ")}`
-        : `${set === null ? "" : "change its guess: "}knock out head ${set?.[0] ?? here()}`;
+    const cut = `cut off ${(set ?? [here()]).map(headCalled).join(" and ")}`;
+    byId("knock").textContent = state.removed.length ? "put back what is cut off"
+      : set ? `${cut}: its best guess changes` : cut;
     byId("knock").dataset.heads = (set ?? [here()]).join("_");
     byId("breaks").textContent = set === undefined ? ""
       : set === null ? "No three heads together change the best guess here."
@@ -261,8 +267,12 @@ const Look = (() => {
     on("sentence", "input", readTyped);
     on("sentence", "focus", () => byId("sentence").select()); // what is typed takes its place
     press("another", another);
-    // What opens below the row of steps comes into sight.
-    byId("look").addEventListener("toggle", ({ target }) => target.open && target.scrollIntoView({ block: "nearest" }), true);
+    // What opens below the row of steps comes into sight, and what was closed had not been drawn.
+    byId("look").addEventListener("toggle", ({ target }) => {
+      if (!target.open) return;
+      redraw();
+      if (!Story.isOpen()) target.scrollIntoView({ block: "nearest" });
+    }, true);
     on("words", "keydown", (event) => Arcs.moveChoice(event, state.query, choose));
     on("heads", "keydown", moveHead);
     Words.drawChips(byId("chips"), language.groups, (word) => type(`${byId("sentence").value} ${word}`.trim()));

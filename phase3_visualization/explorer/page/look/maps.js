@@ -3,7 +3,7 @@
 "use strict";
 
 const Maps = (() => {
-  const { element, fixed, percent, weightColor, readable, rgb, roleOf, roleColor, headName, place, tokenLabels, jobOf } = View;
+  const { element, fixed, percent, weightColor, readable, rgb, roleOf, roleColor, headCalled, tokenLabels, jobOf } = View;
   const WITH_NUMBERS = 10; // words: up to here numbers stand in the cells of the large map
   const PIXELS = 96; // about as many across a small map, a whole number for each cell
   const FRAME = 1; // pixels, in a cell of six or so
@@ -65,24 +65,27 @@ const Maps = (() => {
     return maps;
   }
 
-  // model: {heads, with a role each}; costs: of each head, "39 → 6 %".
-  function drawHeads(maps, model, layers, state, costs) {
+  // model: {heads, with a role each}; costs: of each head, "39 → 6 %"; isTold: each says what its job is.
+  function drawHeads(maps, model, layers, state, costs, isTold) {
     maps.forEach(({ layer, head, canvas, role, map, cost, remove, cell }, i) => {
       drawMap(canvas, layers[layer].weights[head], (query, key) => state.causal && key > query);
       const chosen = layer === state.layer && head === state.head;
-      const out = state.removed.includes(`${layer}.${head}`);
+      const name = `${layer}.${head}`; // as in the lessons and in addresses
+      const out = state.removed.includes(name);
       const named = roleOf(model, layer, head);
-      role.replaceChildren(named === View.NO_ROLE ? "no job" : jobOf(named), element("small", {}, ` ${layer}.${head}`));
+      const job = isTold ? element("small", {}, named === View.NO_ROLE ? "no job" : jobOf(named)) : "";
+      role.replaceChildren(headCalled(name), job);
       map.style.setProperty("--head", roleColor(named));
       map.setAttribute("aria-pressed", chosen);
       map.tabIndex = chosen ? 0 : -1; // Tab enters the grid once; arrows move in it
-      map.setAttribute("aria-label", `${headName(model, layer, head)}${out ? ", knocked out" : ""}`);
+      map.title = `head ${name} in the lessons`;
+      map.setAttribute("aria-label", `${headCalled(name)}, ${jobOf(named)}${out ? ", cut off" : ""}`);
       cell.classList.toggle("out", out);
       cell.classList.toggle("lit", model.heads[layer][head].role !== null);
       cost.textContent = costs[i];
-      remove.textContent = out ? "put back" : "knock out";
+      remove.textContent = out ? "put back" : "cut off";
       remove.setAttribute("aria-pressed", out);
-      remove.setAttribute("aria-label", `${out ? "put back" : "knock out"} ${place(layer, head)}`);
+      remove.setAttribute("aria-label", `${remove.textContent} ${headCalled(name)}`);
     });
   }
 

@@ -13,12 +13,6 @@ const Steps = (() => {
     return { q: ofHead(query[at]), keys: key.map(ofHead), values: value.map(ofHead), shares: weights[head][at] };
   }
 
-  // Query · key of each word, divided: what softmax makes shares of.
-  function scores(pass, state, divisor) {
-    const { q, keys } = vectors(pass, state);
-    return keys.map((key) => dot(q, key) / divisor);
-  }
-
   // One key: how well it fits, its share, and what the first number of its value adds.
   function keyRow(label, fit, isHidden, divisor, share, [first]) {
     const cells = [fixed(fit), isHidden ? "hidden" : fixed(fit / divisor), percent(share, 1), fixed(share * first)];
@@ -43,5 +37,5 @@ const Steps = (() => {
     return element("table", { class: "steps" }, ...parts);
   }
 
-  return { scores, table };
+  return { table };
 })();

@@ -6,10 +6,11 @@
 "use strict";
 
 const Story = (() => {
-  const { byId, on, button, element, fixed, percent, jobOf } = View;
+  const { byId, on, button, element, fixed, percent, jobOf, indexOfLargest } = View;
   const won = new Map(); // step -> whether its bet was won; null if the answer was asked for
   const BETS = 3;
   let act, language, texts, landings;
+  let whole; // steps of a whole training
   let seen; // what is on the stage
   let asked = null; // the head that step 6 asks about
   let drawn = ""; // what the step was drawn for
@@ -45,7 +46,10 @@ const Story = (() => {
 
   function askCut({ state, after }) {
     const removed = [Levers.nameOf(state.layer, state.head)];
-    if (state.removed.length) return [verdict(2), row(button("put it back", () => act({ removed: [] }, "knock")))];
+    if (state.removed.length) {
+      const back = button("put it back", () => act({ removed: [] }, "knock"), { class: "link" });
+      return [verdict(2), element("p", { class: "quiet" }, back, " (the next step does so, too)")];
+    }
     if (won.has(2)) return [row(button("cut it again", () => act({ removed }, "knock"), { class: "main-button" }))];
     const left = shareOfKind(Levers.measure({ ...state, removed }, language));
     const staysSure = left >= shareOfKind(after) / 2;
@@ -53,41 +57,44 @@ const Story = (() => {
     return [row(button("yes, nearly as sure", answer(staysSure)), button("no, less than half as sure", answer(!staysSure)))];
   }
 
-  // The arc opened: how well each key fits the query, and the share that comes of it.
-  function openArc({ pass, state, words, row: shares }) {
+  // The arc opened: how much is taken from each word, and in a fold how that share comes about.
+  function openArc({ pass, state, stop, words, row: shares }) {
     const divisor = state.divisor ?? Runs.model().divisor;
-    const scores = Steps.scores(pass, state, divisor);
-    const most = View.indexOfLargest(shares);
-    const lines = words.map((name, j) => {
-      const line = View.bar(name, shares[j], percent(shares[j]), { color: j === most ? "own" : "other" });
-      line.append(element("span", { class: "score-of" }, fixed(scores[j], 1)));
-      return line;
-    });
-    const head = element("div", { class: "line headings", "aria-hidden": "true" }, element("span", {}, "key of"),
-      element("span", {}, "share of the value that arrives"), element("span"), element("span", { class: "score-of" }, "score"));
+    const most = indexOfLargest(shares);
+    const lines = words.map((name, j) =>
+      View.bar(name, shares[j], percent(shares[j]), { color: j === most ? "own" : "other" }));
+    const heading = element("p", { class: "quiet" }, "What it takes from each word, of all that it takes:");
     const table = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "the numbers of each key" },
       Steps.table(pass, state, words, divisor));
-    const parts = [fold("All the numbers: query · key, divided, softmax, times value", table)];
-    if (seen.after) parts.push(fold("And then? From this head to the guess", ...throughBlock(state)));
-    return [element("div", { class: "keys" }, head, ...lines), ...parts];
+    const inWords = element("p", {}, `In the model the question is called the query, a label a key, and what is taken a value. Each of
+      them is a list of ${dimension()} numbers. A query and a key are multiplied, number by number, and the products
+      added up; the sum is divided by ${fixed(divisor)}. That is how well they fit, and softmax makes shares of it.`);
+    const parts = [fold("All the numbers: query, key and value", inWords, table)];
+    if (seen.after) parts.push(fold("And then? From what arrived to a guess", ...throughBlock(state)));
+    const keys = element("div", { class: "keys" }, heading, ...lines);
+    keys.style.setProperty("--head", View.roleColor(View.roleOf(stop, state.layer, state.head)));
+    return [keys, ...parts];
   }
+
+  const dimension = () => Runs.model().d_model / Runs.model().num_heads;
 
   const fold = (title, ...parts) => element("details", {}, element("summary", {}, title), ...parts);
 
   // What the hidden word costs after each part of the model, and which part helps most.
   function throughBlock(state) {
     const losses = Levers.through(state, language);
-    const names = ["word and place"];
-    for (let layer = 0; layer < Runs.model().num_layers; layer++) names.push(`attention ${layer}`, `feed-forward ${layer}`);
+    const names = ["the gap alone"];
+    for (let layer = 1; layer <= Runs.model().num_layers; layer++) names.push(`look around ${layer}`, `think ${layer}`);
     const drops = losses.map((loss, i) => (i ? losses[i - 1] - loss : 0));
-    const best = View.indexOfLargest(drops);
+    const best = indexOfLargest(drops);
     const most = Math.max(...losses);
     return [
-      element("p", {}, "The sum of all heads is added to what stood in the gap; then a small network, the feed-forward " +
-        "layer, adds its part, and the next layer goes on. If the model had to answer after each part, how surprised " +
-        `would it be by the hidden word? The biggest drop comes with ${names[best]}. Surprise can also rise on the way.`),
+      element("p", {}, `The heads of a layer look around together, and what they bring is added to the gap. Then each word
+        is worked on by itself: it “thinks”. The next layer does both again. If the model had to answer after each part,
+        how surprised would it be by the hidden word? “${names[best]}” helps most. Surprise can also rise on the way.`),
       ...losses.map((loss, i) => View.bar(names[i], loss / most, fixed(loss), { color: i === best ? "own" : "other" })),
-      element("p", { class: "quiet" }, "Surprise is −ln of the probability, in nats: 0 is certainty."),
+      element("p", { class: "quiet" }, "To look around is attention, to think is the feed-forward layer. " +
+        "Surprise is −ln of the probability, in nats: 0 is certainty."),
     ];
   }
 
@@ -109,7 +116,8 @@ const Story = (() => {
   }
 
   function askSeed({ state }) {
-    if (state.run !== "0" && state.run !== "1") return []; // the bet was about the second training
+    const isOwn = !Runs.get(state.run).recorded;
+    if (isOwn) return [verdict(6, "Your bet on the second training was right.", "Your bet on the second training was wrong.")];
     if (won.has(6)) return [verdict(6)];
     const { layer, head } = asked ?? state;
     const there = havingRole("1", roleAt("0", { layer, head }));
@@ -131,15 +139,17 @@ const Story = (() => {
   }
 
   const STEPS = [
-    { scene: () => ({ ...atEnd(), covered: !won.has(1) }), more: tellWord, isTold: ({ covered }) => !covered },
-    { scene: atEnd, more: askCut, isTold: ({ removed }) => removed.length > 0 },
+    { scene: () => ({ ...atEnd(), covered: !won.has(1) }), more: tellWord, tells: ({ state }, text) => (state.covered ? text : text.then) },
+    { scene: atEnd, more: askCut, tells: ({ state }, text) => (state.removed.length ? text.then : text) },
     { scene: atEnd, more: openArc },
-    { scene: () => ({ ...atEnd(), step: 0 }), more: () => [], isTold: ({ step }) => step > 0 },
-    { scene: atEnd, more: () => [] },
-    { scene: seedScene, more: askSeed, isTold: () => won.has(6) },
+    { scene: () => ({ ...atEnd(), step: 0 }), tells: overTime },
+    { scene: atEnd },
+    { scene: seedScene, more: askSeed, tells: ofSeeds },
     { scene: atEnd, more: drawScore },
   ];
-  const NAMES = ["guess", "cut the arc", "why there?", "drag time", "its eight heads", "another seed", "your score"];
+  const NEXT = [ // what a step answers, so that the one before ends with a question
+    "", "does the arc matter?", "why look there?", "who taught it that?", "what do the others do?", "was that luck?", "what did we see?",
+  ];
   const count = STEPS.length;
 
   // What the texts may say of the stage.
@@ -149,16 +159,20 @@ const Story = (() => {
     const there = havingRole("1", role);
     const own = Runs.get(state.run).recorded ? null : havingRole(state.run, role);
     const right = [...won.values()].filter((is) => is === true).length;
+    const head = headCalled(place);
+    const hidden = state.words[state.query];
     const told = {
-      named: named || "none", heads: Levers.allHeads().length,
-      looked: words[View.indexOfLargest(shares)], d_k: Runs.model().d_model / Runs.model().num_heads,
-      job: jobOf(role), asked: Levers.nameOf(place.layer, place.head),
-      there: there ? `head ${Levers.nameOf(there.layer, there.head)}` : "no head at all",
-      own: own ? `head ${Levers.nameOf(own.layer, own.head)} has the job` : "no head has this job",
-      run: Runs.get(state.run).seed, last: Runs.lastStep(state.run), score: `${right} of ${BETS} bets won.`,
+      named: named || "none", heads: Levers.allHeads().length, words: language.words.length, batch: Runs.model().batch_size,
+      looked: words[indexOfLargest(rowAtEnd(state))], most: words[indexOfLargest(shares)],
+      question: Object.hasOwn(language.verbs, hidden) ? "Who or what does it?" : "What is being done here?",
+      job: jobOf(role), job_now: jobOf(View.roleOf(stop, state.layer, state.head)),
+      Asked: head[0].toUpperCase() + head.slice(1), there: there && headCalled(there), own: own && headCalled(own),
+      run: Runs.get(state.run).seed, last: Runs.lastStep(state.run), steps: whole, score: `${right} of ${BETS} bets won.`,
     };
     return after ? { ...told, ...guessed(before, after, stop) } : told;
   }
+
+  const headCalled = ({ layer, head }) => View.headCalled(Levers.nameOf(layer, head));
 
   // Of a noun the whole kind counts: “teachers” is one of the people, and the model cannot know which.
   function shareOfKind({ truth, probabilities }) {
@@ -167,28 +181,112 @@ const Story = (() => {
   }
 
   function guessed(before, after, stop) {
-    const truth = language.vocabulary[after.truth];
+    const [truth, now] = [language.vocabulary[after.truth], language.vocabulary[after.best]];
     const isFirst = stop.step === 0 && after.best === after.truth;
-    return {
-      best: language.vocabulary[before.best], now: language.vocabulary[after.best],
-      kind: Words.nameOfKind(truth, language.groups), of_kind: percent(shareOfKind(before)), left: percent(shareOfKind(after)),
+    const isLess = shareOfKind(after) < shareOfKind(before);
+    const told = {
+      best: language.vocabulary[before.best], now, a_word: Words.aWordFor(truth, language.groups),
+      of_kind: percent(shareOfKind(before)), left: percent(shareOfKind(after)), only: isLess ? "only " : "",
       rule: Words.ofVerb(seen.state.words, language), luck: isFirst ? " (That the right word leads already is luck.)" : "",
     };
+    const { same, other } = texts[1].still;
+    const isSame = Words.kindOf(truth, language.groups).includes(now);
+    return { ...told, still: View.fill(isSame ? same : other, told) };
   }
 
-  // “people, all together”: the bar of the whole kind of the hidden word, above those of single words.
+  // What a guess is judged by: “all people”, and their share, or one word.
+  function ofKind(guess) {
+    const truth = language.vocabulary[guess.truth];
+    const name = Words.nameOfKind(truth, language.groups);
+    return { name: Words.isNoun(truth, language.groups) ? `all ${name}` : name, share: shareOfKind(guess) };
+  }
+
+  // The bar of the whole kind of the hidden word, above those of single words.
   function kindBar({ before, after }, isChanged) {
-    const truth = language.vocabulary[after.truth];
-    if (Words.kindOf(truth, language.groups).length === 1) return [];
-    const [old, now] = [shareOfKind(before), shareOfKind(after)];
+    if (!Words.isNoun(language.vocabulary[after.truth], language.groups)) return [];
+    const [{ share: old }, { name, share: now }] = [ofKind(before), ofKind(after)];
     const text = isChanged ? View.change(old, now) : percent(now);
-    return [View.bar(`${Words.nameOfKind(truth, language.groups)}, all`, now, text, { before: isChanged ? old : null })];
+    return [View.bar(name, now, text, { before: isChanged ? old : null })];
+  }
+
+  // Where the word that asks looks when the training is over.
+  const rowAtEnd = (state) =>
+    Levers.run({ ...state, step: Runs.lastStep(state.run) }, language).layers[state.layer].weights[state.head][state.query];
+
+  // Step 4, by the numbers of this stop and of those before: does the head look elsewhere, and has the guess got worse?
+  function overTime({ state, stop, row: shares }, text) {
+    const { title, strays, found, worse, gray, colored } = text;
+    const sure = sureness(state).slice(0, Runs.placeOf(state) + 1);
+    if (stop.step === 0) return text;
+    if (stop.step === Runs.lastStep(state.run)) return { title, says: text.end };
+    const parts = [indexOfLargest(shares) === indexOfLargest(rowAtEnd(state)) ? found : strays];
+    if (sure.at(-1) < Math.max(...sure)) parts.push(worse);
+    parts.push(stop.heads[state.layer][state.head].role === null ? gray : colored);
+    return { title, says: parts.join(" ") };
+  }
+
+  // How sure the model is of the kind of the hidden word, at each stop of its training.
+  const sureness = (state) => Runs.get(state.run).stops.map(({ step }) =>
+    shareOfKind(Levers.measure({ ...state, step }, language)));
+
+  // Step 6, by which head has the job in which training.
+  function ofSeeds({ state }, text) {
+    const role = roleAt("0", asked ?? state);
+    const isFound = havingRole(state.run, role) !== null;
+    if (!Runs.get(state.run).recorded) {
+      if (isFound) return text.own;
+      return Runs.lastStep(state.run) < whole ? text.not_yet : text.never;
+    }
+    if (!won.has(6)) return text;
+    return havingRole("1", role) ? text.then : text.gone;
+  }
+
+  // ---- one head
+
+  // The word that shows best what a head does: of those that its job concerns the one that looks most at another word.
+  function askerOf(state, layer, head) {
+    const weights = Levers.run(state, language).layers[layer].weights[head];
+    const { role } = Runs.stopAt(state).heads[layer][head];
+    const most = weights.map((shares, i) => {
+      const others = shares.map((share, j) => (j === i ? 0 : share));
+      return isAtWork(role, state, i, indexOfLargest(others)) ? Math.max(...others) : 0;
+    });
+    return indexOfLargest(most);
+  }
+
+  // Whether a word that looks most at another one does what the job says.
+  function isAtWork(role, { words }, from, to) {
+    const target = role?.split(" → ")[1];
+    if (!target) return true; // no job, or a job of places alone
+    return Words.fits(role, words, from, language) && Words.fits(`${target} → it`, words, to, language);
+  }
+
+  // What the chosen head does, first with the words of this sentence.
+  function ofHead({ state, stop, pass, words, row: shares }) {
+    const text = texts[4];
+    const most = indexOfLargest(shares);
+    const asks = state.hidden.includes(state.query) ? "the gap" : `“${words[state.query]}”`;
+    const { role, own } = stop.heads[state.layer][state.head];
+    const filled = { asks, most: words[most], share: percent(shares[most]) };
+    const parts = [isAtWork(role, state, state.query, most) ? text.here : text.elsewhere];
+    if (role === null) {
+      const rows = pass.layers[state.layer].weights[state.head];
+      const near = rows.filter((row, i) => Math.abs(indexOfLargest(row) - i) <= 1);
+      parts.push(near.length > rows.length / 2 ? text.near : text.none);
+    } else {
+      parts.push(text.often);
+      const lane = Runs.lanes(state.run).find((one) => one.role === role);
+      const twins = lane.heads[Runs.placeOf(state)].map(headCalled).filter((name) => name !== headCalled(state));
+      if (twins.length) parts.push(text.twin);
+      Object.assign(filled, { often: Math.round(100 * own), those: View.those(role), twins: twins.join(" and ") });
+    }
+    return View.fill(parts.join(" "), filled);
   }
 
   // ---- where the reader is
 
   const here = () => seen?.state.story ?? 0; // 0: a sentence of one's own, without the story
-  const isOpen = () => here() === 0 || here() === 5;
+  const isOpen = () => here() === 0;
   const isAnswered = () => here() !== 1 || !seen.state.covered;
 
   const isFirstSentence = ({ words }) => words.join(" ") === landings[0]?.words.join(" ");
@@ -228,7 +326,9 @@ const Story = (() => {
   function draw(now) {
     seen = now;
     const step = here();
-    byId("look").dataset.step = step || "own";
+    const place = String(step || "own");
+    if (byId("look").dataset.step !== place) byId("large-fold").open = step === 0;
+    byId("look").dataset.step = place;
     for (const link of document.querySelectorAll("nav [data-view='look']")) {
       if (Boolean(step) === (link.id !== "to-own")) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
@@ -243,20 +343,18 @@ const Story = (() => {
     byId("next").hidden = step === count;
     View.setUsable(byId("next"), isAnswered());
     byId("next").classList.toggle("main-button", !([1, 2, 6].includes(step) && !won.has(step))); // first the bet
-    byId("next").replaceChildren("next", element("span", { class: "whither" }, `: ${NAMES[step] ?? ""}`));
+    byId("next").textContent = `next: ${NEXT[step]}`;
   }
 
   function drawStep(step, now) {
-    const { more, isTold } = STEPS[step - 1] ?? { more: () => [] };
+    const { more = () => [], tells } = STEPS[step - 1] ?? {};
     const text = texts[step - 1] ?? texts.at(-1).alone;
     const isAsked = now.after !== null || step === 3 || step >= 5 || step === 0;
-    const isSaid = Boolean(isTold?.(now.state));
     const isOwn = !Runs.get(now.state.run).recorded;
     byId("look").classList.toggle("grows", (step === 6 && won.has(6)) || isOwn || Boolean(Grow.isRunning()));
-    const told = step === 6 && isOwn ? text.own : isSaid ? text.then : text;
     const filled = values(now);
     const empty = { title: "Nothing is hidden.", says: "Choose a word of the sentence, and hide it." };
-    const { title, says } = isAsked ? told : empty;
+    const { title, says } = !isAsked ? empty : tells ? tells(now, text) : text;
     byId("title").textContent = View.fill(title, filled);
     byId("says").textContent = View.fill(says, filled);
     byId("more").replaceChildren(...(isAsked ? more(now) : []));
@@ -264,6 +362,7 @@ const Story = (() => {
 
   function start(app, onAct) {
     [act, language, texts, landings] = [onAct, app.language, app.data.story, app.data.landings];
+    whole = app.data.grow.recipe.steps;
     on("back", "click", () => go(here() - 1));
     on("next", "click", () => go(here() + 1));
     addEventListener("keydown", turn);
@@ -273,5 +372,5 @@ const Story = (() => {
 
   const open = () => (won.has(1) || landings.length < 2 ? landings : landings.slice(1));
 
-  return { start, draw, scene, stepOf, isOpen, here, kindBar, landing, landings: open };
+  return { start, draw, scene, stepOf, isOpen, here, ofKind, kindBar, askerOf, ofHead, landing, landings: open };
 })();

@@ -7,6 +7,7 @@ const Time = (() => {
   const { byId, element, svg, fixed, roleColor } = View;
   const HEIGHT = 50; // of the curve, in its own units; a stop is 10 wide
   let blind, floor; // nats: of a guess among all words, and of the grammar itself
+  let whole; // steps of a whole training
   let drawn = ""; // which run, and how many of its stops
 
   const called = (run) => (run.recorded ? `the training with seed ${run.seed}` : `your training, seed ${run.seed}`);
@@ -43,7 +44,8 @@ const Time = (() => {
     return `${lane.role}: ${spells.join("; again ")}`;
   }
 
-  function draw(state, word, chance) {
+  // guess: {name, share} of the hidden word, or null.
+  function draw(state, guess = null) {
     const run = Runs.get(state.run);
     const [place, stop] = [Runs.placeOf(state), Runs.stopAt(state)];
     if (drawn !== `${state.run} ${run.stops.length}`) {
@@ -53,7 +55,8 @@ const Time = (() => {
       byId("step").max = run.stops.length - 1;
       byId("time").style.setProperty("--stops", run.stops.length);
     }
-    byId("end-note").textContent = run.recorded ? "trained" : `${run.stops.at(-1).step} steps so far`;
+    const last = run.stops.at(-1).step;
+    byId("end-note").textContent = !run.recorded && last < whole ? `${last} steps so far` : "trained";
     byId("time").style.setProperty("--at", place);
     const line = byId("curve").querySelector(".now");
     line.setAttribute("x1", 10 * place + 5);
@@ -61,7 +64,7 @@ const Time = (() => {
     byId("step").value = place;
     const when = stop.step ? `after ${stop.step} steps` : "before training";
     byId("step").setAttribute("aria-valuetext", when);
-    byId("step-note").textContent = word ? `${when}: “${word}” ${View.percent(chance)}` : when;
+    byId("step-note").textContent = guess ? `${when}: ${guess.name} ${View.percent(guess.share)}` : when;
     byId("loss-note").textContent = `loss ${fixed(stop.loss)}`;
     const kept = run.stops.filter(({ numbers }) => numbers).length;
     byId("run-note").textContent = `${called(run)}, kept at ${kept} steps; between them it snaps`;
@@ -70,6 +73,7 @@ const Time = (() => {
   function start(data, onStop) {
     blind = Math.log(data.model.num_words);
     ({ floor } = data);
+    whole = data.grow.recipe.steps;
     byId("levels").textContent = `Loss: nats a hidden word; dotted, ${fixed(blind)} for a blind guess and ` +
       `${fixed(floor)} for the grammar itself. A lane is coloured while some head has its name.`;
     byId("step").addEventListener("input", () => onStop(Number(byId("step").value)));

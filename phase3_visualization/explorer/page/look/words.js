@@ -11,7 +11,7 @@ const Words = (() => {
   const SHOWN = 30; // letters of one
 
   const NAMES = { // as they are said after "the only": "the only animals it knows: cat, dog, fox"
-    determiner: "determiners", adjective: "adjectives", adverb: "adverbs", verb: "verbs", preposition: "prepositions",
+    determiner: "words like “the”", adjective: "adjectives", adverb: "adverbs", verb: "verbs", preposition: "prepositions",
     animal: "animals", person: "people", vehicle: "vehicles", toy: "small things", seat: "seats", bed: "beds and boxes",
     land: "open land", water: "water", road: "roads", building: "buildings",
   };
@@ -31,6 +31,7 @@ const Words = (() => {
   // All words of the kind of a noun, one and many: "cats" -> cat, cats, dog, dogs, ...; of another word it alone.
   const kindOf = (word, groups) => (isNoun(word, groups) ? groups[groupOf(word, groups)] : [word]);
   const nameOfKind = (word, groups) => (isNoun(word, groups) ? NAMES[groupOf(word, groups)] : `“${word}”`);
+  const aWordFor = (word, groups) => (isNoun(word, groups) ? `a word for ${nameOfKind(word, groups)}` : `the word “${word}”`);
 
   // Four nouns of four kinds, all one or all many, among them this one; of another part of speech this word and three more.
   function oneOfEachKind(word, groups) {
@@ -97,7 +98,8 @@ const Words = (() => {
     const place = expected(before, groups);
     if (place === null) return { says: "It has no such word.", words: [] };
     if (place === "noun") return { says: "Here comes a noun, such as:", words: NOUNS.map((group) => groups[group][0]) };
-    return { says: `Here comes a ${place}, such as:`, words: someOf(place, groups, word) };
+    const kind = place === "determiner" ? "word like “the”" : place;
+    return { says: `Here comes a ${kind}, such as:`, words: someOf(place, groups, word) };
   }
 
   // Whether a role, such as "verb → subject", is about this word: the first noun is taken for the subject, the first
@@ -120,7 +122,7 @@ const Words = (() => {
     const verb = words.find((word) => Object.hasOwn(verbs, word));
     if (!verb) return "";
     const [subject, preposition, place] = verbs[verb];
-    return `In this language only ${NAMES[subject]} ${verb}, and only ${preposition} ${NAMES[place]}.`;
+    return `In this toy English only ${NAMES[subject]} ever ${verb}, and only ${preposition} ${NAMES[place]}.`;
   }
 
   // A chip for each word of the language, by groups.
@@ -178,5 +180,5 @@ const Words = (() => {
   // The typed text with one word replaced by another, wherever it stands.
   const replaced = (text, unknown, word) => split(text).map((part) => (part === unknown ? word : part)).join(" ");
 
-  return { isNoun, groupOf, kindOf, nameOfKind, oneOfEachKind, fits, ofVerb, instead, drawChips, read, explain, replaced, split, nearestWords };
+  return { isNoun, groupOf, kindOf, nameOfKind, aWordFor, oneOfEachKind, fits, ofVerb, instead, drawChips, read, explain, replaced, split, nearestWords };
 })();
