@@ -2,7 +2,8 @@
 
     Claim(
         id="C046",
-        text="Some head learns verb -> subject without being told",
+        text="Some head learns to look from a verb to its subject, without being told. We asked it "
+        "of two layers of four heads.",
         source="course notes; scored as in Clark et al. 2019",
         rule="the best head finds 0.90 or more, and 0.15 more than the best fixed offset",
         effect=lambda n: n["best head"] - n["best fixed offset"],
@@ -12,10 +13,11 @@
         null={"*": 0.5},
     )
 
-It stands in the file that measures it (shared/experiment.py). From there the terminal, the report
-page, data/claims.md and the tests read it. A rule judges one seed. The verdict says in how many of
-ten seeds the rule holds (shared/evidence/record.py). Rules were made on seeds 0 to 9 and committed
-before the ten seeds of the record were run.
+The first sentence of the text is the point; at which size and how it was tried comes after it. A
+claim stands in the file that measures it (shared/experiment.py). From there the terminal, the
+report page, data/claims.md and the tests read it. A rule judges one seed. The verdict says in how
+many of ten seeds the rule holds (shared/evidence/record.py). Rules were made on seeds 0 to 9 and
+committed before the ten seeds of the record were run.
 """
 
 import importlib
@@ -105,6 +107,16 @@ class Claim:
     explored: int | None = None
     draws: bool = False
     experiment: str = ""
+
+    @property
+    def point(self) -> str:
+        """What is said, without its conditions: the first sentence of the text."""
+        return self.text.partition(". ")[0].removesuffix(".") + "."
+
+    @property
+    def conditions(self) -> str:
+        """The sentences after the first: at which size and how it was tried."""
+        return self.text.partition(". ")[2]
 
     @property
     def bar(self) -> float:

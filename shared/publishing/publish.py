@@ -22,8 +22,7 @@ from PIL.PngImagePlugin import PngInfo
 from shared import cli, paths
 from shared.evidence import record
 from shared.experiment import Results
-from shared.publishing import live_page, seven
-from shared.publishing.quoted import quoting_pages
+from shared.publishing import live_page, record_links, seven
 
 MORE_SEEDS = ("phase2_multi_head.heads.how_many_heads",)
 SHOWN = re.compile(r"visualizations/gallery/([\w/]+\.(?:png|gif))")
@@ -33,7 +32,7 @@ LIVE = re.compile(r"(?<=<!--live-->).*(?=<!--/live-->)")  # in README: how to ge
 def linked_pictures() -> list[str]:
     """Returns the pictures that a README shows, as paths below the gallery."""
     names = set()
-    for page in quoting_pages():
+    for page in record_links.pages():
         names.update(SHOWN.findall(page.read_text(encoding="utf-8")))
     return sorted(names)
 

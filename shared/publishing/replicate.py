@@ -30,7 +30,7 @@ from shared.evidence import findings, record
 from shared.evidence.claims import Claim, Numbers, all_claims
 from shared.evidence.findings import MOST_OUTSIDE
 from shared.plan import PLANS, can_run, path_of
-from shared.publishing import quoted
+from shared.publishing import record_links
 
 REPLICATIONS = paths.ROOT / paths.PROCESSED / "replications"
 MOST_TURNED = 0.1  # of decided verdicts: where more turn, something is broken
@@ -196,7 +196,7 @@ def chosen(scripts: Iterable[str], claims: Iterable[Claim]) -> list[str]:
     Says what cannot run here. Raises ValueError for what is no script of the course.
     """
     wanted = {path_of(claim.experiment) for claim in claims}
-    wanted |= {path_of(experiment) for experiment in quoted.quoted_experiments()}
+    wanted |= {path_of(experiment) for experiment in record_links.linked_experiments()}
     if scripts:
         wanted = {paths.shown(Path(script).resolve()) for script in scripts}
     in_course, able = set(), []

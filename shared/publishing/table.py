@@ -1,49 +1,84 @@
-"""What was found? The table of all findings, data/claims.md, and what other pages take from it.
+"""What was found? Writes data/claims.md, data/numbers.md and data/notes.md.
 
     python shared/publishing/table.py
 
-All is written from the claims, which stand in the code beside what measures them, and from the
-record: the table, what course notes say wrongly (notes.py), and the numbers of README and lessons
-(quoted.py).
+All three are made from the claims, which stand in the code beside what measures them, and from the
+record. data/claims.md has a line for each finding, which unfolds. data/numbers.md has a row for
+each number on record, and to these rows the numbers in README and lessons are links
+(record_links.py).
 """
 
 import math
 from collections import Counter
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from statistics import fmean
 
 from shared import cli, paths
 from shared.evidence import findings, record
-from shared.evidence.claims import MARKS, PLURAL, Claim, all_claims
+from shared.evidence.claims import PLURAL, Claim, all_claims
 from shared.plan import SECTIONS, path_of
-from shared.publishing import notes, quoted
+from shared.publishing import notes, record_links
 from shared.publishing.notes import cell
 
 CLAIMS_PAGE = paths.ROOT / "data" / "claims.md"
+NUMBERS_PAGE = paths.ROOT / "data" / "numbers.md"
 OPENING = """\
 # Is it true that ...?
 
 {counts}
-Each rule was committed before {seeds} were run, which nobody had run before; these ten decide. \
-Rules were made on seeds 0 to 9, where {revised} of the {all} were written or revised after a look.
-Ten of ten means that the rule holds for at least 74 % of all seeds (95 % confidence). Where the \
-seed draws only data for a published model, it says *draws*: these are ten draws, not ten models. \
-What decides is the number that is compared with the rule's bar: here stands where the next seed \
-falls nineteen times in twenty, or all ten values where they lie in two groups.
-{newer}
-All numbers are in [evidence.csv](evidence.csv). What course notes say wrongly, and what is true \
-instead, has a [page of its own](notes.md). Written by [table.py](../shared/publishing/table.py).
-"""
-NEWER = """\
-{} claims, marked ?, came after these ten seeds. They were tried on seeds 0 to 9 alone, so they \
-have no verdict until the record is made again.
-"""
-PHASE = """
-## {}
 
-| verdict | what is said | rule for one seed | what decides | code |
-|---|---|---|---|---|
+Each line below is one thing that is said about attention, and in how many of ten training runs it
+came out true. Open a line to see under which conditions we tried it, the rule by which a run counts
+as true, and the script that measures it.
+
+We wrote down every rule, and committed it, before the ten runs that decide were made. (These are
+{seeds}: a *seed* is the number that the random start of a run is made from.) We had made the rules
+on ten other runs, seeds 0 to 9, and {revised} of the {all} were written or changed after a look at
+those. When a rule holds in all ten runs, it holds in at least 74 % of all possible runs, with 95 %
+confidence.
+
+A few findings are about models that other people have trained and published. There the seed draws
+only the sentences, so these lines say *ten draws* and not ten runs.
+{newer}
+Every number that the ten runs measured stands in [the table of numbers](numbers.md). What course
+notes say wrongly, and what is true instead, has [a page of its own](notes.md). All three pages are
+written by [table.py](../shared/publishing/table.py).
+"""
+NEWER = """
+{} claims, marked *new*, were added after these ten runs. So far they were tried on seeds 0 to 9
+alone, and they have no verdict until the record is made again.
+"""
+FINDING = """
+<details><summary><a id="{id}"></a><b>{verdict}</b> · {point}</summary>
+
+{conditions}*Source:* {source}.
+
+**A run counts as true if** {rule}.{revised}
+
+**The number that decides:** {decides}, where the rule asks for {bar}.
+
+Measured by [{script}](../{path}), with [all its numbers](numbers.md#{experiment}). Name: `{id}`
+
+</details>
+"""
+NUMBERS_OPENING = """\
+# Every number on record
+
+Each script that measures was run ten times, with {seeds}. For each number that it measures, this
+page says what the ten runs gave on average, and the range in which a run of your own should fall,
+nineteen times in twenty (a 95 % prediction interval: the mean and 2.37 standard deviations to both
+sides). The ten values themselves are in [evidence.csv](evidence.csv). Numbers in README and lessons
+lead here. Written by [table.py](../shared/publishing/table.py).
+"""
+NUMBERS_OF = """
+## <a id="{experiment}"></a>{experiment}
+
+{question} [{script}](../{path})
+
+| number | mean of ten runs | a new run falls in |
+|---|---|---|
 """
 OUT_OF_SAMPLE = """
 ## What became of the rules
@@ -60,23 +95,40 @@ of all cases; and two single seeds contradict each other in {apart:.0%}.
 """
 
 
-def claim_row(claim: Claim) -> str:
-    """Returns a row: the verdict, what is said, its rule, where the next seed falls, the script."""
-    verdict, decides = record.verdict(claim), ""
-    if verdict:
-        found = f"{MARKS[verdict.kind]} {verdict.held} of {verdict.seeds}"
-        decides = findings.deciding(claim)
-    else:
-        found = f"? {record.known(claim).held} of 10 explored, not recorded yet"
-    if claim.draws:
-        found += " draws"
-    said = f"{claim.text} ({claim.source}) `{claim.id}`"
-    rule = f"{claim.rule}."
-    if claim.revised:
-        rule += f" *After a look at seeds 0 to 9: {claim.revised}.*"
-    script = path_of(claim.experiment)
-    anchor, code = f'<a id="{claim.id}"></a>', f"[{Path(script).name}](../{script})"
-    return f"| {found} | {anchor}{cell(said)} | {cell(rule)} | {decides} | {code} |\n"
+def verdict_of(claim: Claim) -> str:
+    """Returns in how many runs the rule held: "10 of 10 runs"."""
+    known = record.known(claim)
+    of = "draws" if claim.draws else "runs"
+    newer = "" if record.verdict(claim) else " (new: not on record yet)"
+    return f"{known.held} of {known.seeds} {of}{newer}"
+
+
+def bar_of(claim: Claim) -> str:
+    """Returns the bar that the deciding number is held against, in words."""
+    side = "at least" if claim.bar == claim.at_least else "at most"
+    return f"{side} {findings.number(claim.bar)}"
+
+
+def finding(claim: Claim) -> str:
+    """Returns a finding: a line with its verdict and its point, and the rest folded."""
+    path = path_of(claim.experiment)
+    point = cell(escape(claim.point, quote=False))
+    decides = findings.deciding(claim) if record.verdict(claim) else "not on record yet"
+    revised = f" *After a look at seeds 0 to 9: {claim.revised}.*" if claim.revised else ""
+    return FINDING.format(
+        id=claim.id,
+        verdict=verdict_of(claim),
+        point=point,
+        conditions=f"{cell(claim.conditions)} " if claim.conditions else "",
+        source=cell(claim.source),
+        rule=cell(claim.rule),
+        revised=cell(revised),
+        decides=decides,
+        bar=bar_of(claim),
+        script=Path(path).name,
+        path=path,
+        experiment=record_links.short_name(claim.experiment),
+    )
 
 
 def counts_of(claims: Sequence[Claim]) -> str:
@@ -127,13 +179,38 @@ def claims_page(claims: Sequence[Claim]) -> str:
         newer=NEWER.format(newer) if newer else "",
     )
     for phase, folder in paths.PHASES.items():
-        text += PHASE.format(SECTIONS[phase])
+        text += f"\n## {SECTIONS[phase]}\n"
         for claim in claims:
             if claim.experiment.startswith(folder):
-                text += claim_row(claim)
+                text += finding(claim)
     tried = [claim for claim in on_record if claim.explored is not None]
     if tried:
         text += out_of_sample(tried)
+    return text
+
+
+def question_of(module: str) -> str:
+    """Returns what an experiment asks: the first line of its file."""
+    return (paths.ROOT / path_of(module)).read_text(encoding="utf-8").splitlines()[0].strip('"')
+
+
+def numbers_page() -> str:
+    """Returns every number on record as Markdown, a table for each experiment."""
+    text = NUMBERS_OPENING.format(seeds=record.SEEDS_IN_WORDS)
+    last = ""
+    for anchor, module, name in record_links.rows():
+        if module != last:
+            path = path_of(module)
+            text += NUMBERS_OF.format(
+                experiment=record_links.short_name(module),
+                question=question_of(module),
+                script=Path(path).name,
+                path=path,
+            )
+            last = module
+        mean = fmean(numbers[name] for numbers in record.runs(module))
+        ends = findings.between(record.interval(module, name))
+        text += f'| <a id="{anchor}"></a>{cell(name)} | {findings.number(mean)} | {ends} |\n'
     return text
 
 
@@ -141,13 +218,15 @@ def claims_page(claims: Sequence[Claim]) -> str:
 def main(argv: list[str] | None = None) -> None:
     cli.parse(cli.parser(__doc__), argv)
     claims = all_claims()
-    texts = {CLAIMS_PAGE: claims_page(claims), notes.NOTES_PAGE: notes.notes_page(claims)}
-    for page in quoted.quoting_pages():
-        texts[page] = quoted.with_record(page.read_text(encoding="utf-8"))
+    texts = {
+        CLAIMS_PAGE: claims_page(claims),
+        NUMBERS_PAGE: numbers_page(),
+        notes.NOTES_PAGE: notes.notes_page(claims),
+    }
     for page, text in texts.items():
         with paths.whole_file(page) as unfinished:
             unfinished.write_text(text, encoding="utf-8", newline="\n")
-    print("written: data/claims.md, data/notes.md, and the numbers of README and lessons")
+    print("written: " + ", ".join(paths.shown(page) for page in texts))
 
 
 if __name__ == "__main__":

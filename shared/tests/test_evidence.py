@@ -20,7 +20,7 @@ from shared.evidence import claims, findings, record
 from shared.evidence.claims import DIFFER, FAILS, HOLDS, Claim, Verdict
 from shared.experiment import Experiment, Picture
 from shared.plan import Plan
-from shared.publishing import publish, quoted, replicate, table
+from shared.publishing import publish, record_links, replicate, table
 from shared.tests.helpers import near
 from shared.visualization_utils import in_few_colors
 
@@ -142,7 +142,8 @@ def test_an_experiment_is_called_by_the_end_of_its_name_if_only_one_is(recorded)
     recorded(*[rows(TEN, experiment=name) for name in names])
     assert record.full_name("words") == "a.words"
     assert record.full_name("order.positions") == names[0]
-    assert quoted.with_record("1<!--serving.positions: wetness-->").startswith("1<")
+    assert record_links.short_name(names[1]) == "serving.positions"
+    assert record_links.short_name("a.words") == "words"
     for unclear in ("positions", "ositions", "fire"):
         with pytest.raises(ValueError, match=f"experiments of the record are called {unclear}"):
             record.full_name(unclear)
@@ -215,11 +216,8 @@ def test_the_record_on_disk_has_every_claim_and_what_pages_quote():
     on_record = [claim for claim in CLAIMS if record.verdict(claim)]
     for claim in CLAIMS:
         record.known(claim)  # raises ValueError, which says what to do
-    known = {claim.experiment for claim in on_record}
-    for page in quoted.quoting_pages():
-        for marked in quoted.NUMBER.finditer(page.read_text(encoding="utf-8")):
-            known.add(record.full_name(marked["experiment"]))
-    assert set(record.read()["experiment"]) == known
+    wanted = {claim.experiment for claim in on_record} | record_links.linked_experiments()
+    assert wanted <= set(record.read()["experiment"])
 
 
 def test_a_run_stands_beside_the_record(recorded):
@@ -239,30 +237,73 @@ def test_a_run_stands_beside_the_record(recorded):
 # ---- numbers in texts
 
 
-def test_marked_numbers_are_written_as_the_record_has_them(recorded, monkeypatch):
-    recorded(rows(TEN), rows([1234.5] * 10, number="n, long"))
-    monkeypatch.setattr(quoted, "all_claims", lambda: [made(at_least=0.7)])
-    texts = {
-        "1–2 %<!--wetness: wetness-->": "55–83 %<!--wetness: wetness-->",
-        "0.1 to 0.2<!--wetness: wetness-->": "0.5 to 0.8<!--wetness: wetness-->",
-        "at least 7 %<!--≥ wetness: wetness-->": "at least 54 %<!--≥ wetness: wetness-->",
-        "9<!--x--> 0.99<!--≤ wetness: wetness-->": "9<!--x--> 0.84<!--≤ wetness: wetness-->",
-        "1 to 9,999<!--wetness: n, long-->": "1,234<!--wetness: n, long-->",
-        "0<!--wetness: wetness; n, long-->": "1 to 1,234<!--wetness: wetness; n, long-->",
-        "3 of 10<!--verdict C001-->": "5 of 10<!--verdict C001-->",
-    }
-    for text, expected in texts.items():
-        assert quoted.with_record(text) == expected
-    assert quoted.unmarked("a 3 of 9<!--verdict C1--> of 4 to 5<!--water: x; y-->") == "a  of "
-    for unknown in ("1<!--wetness: heat-->", "1<!--fire: heat-->", "1 of 10<!--verdict C002-->"):
-        with pytest.raises(ValueError):
-            quoted.with_record(unknown)
+PUDDLE = "../data/numbers.md#wetness:"  # of which TEN are the values: 0.55 to 0.83
 
 
-@pytest.mark.parametrize("page", quoted.quoting_pages(), ids=paths.shown)
-def test_numbers_of_the_pages_are_those_of_the_record(page):
-    text = page.read_text(encoding="utf-8")
-    assert quoted.with_record(text) == text, "run shared/publishing/table.py"
+@pytest.mark.parametrize(
+    ("link", "wrong"),
+    [
+        (f"[55–83 %]({PUDDLE}wetness)", ""),
+        (f"[55 to 83 %]({PUDDLE}wetness)", ""),
+        (f"[0.5 to 0.8]({PUDDLE}wetness)", ""),
+        (f"[54–83 %]({PUDDLE}wetness)", "the record has 55 to 83"),
+        (f"[69 %]({PUDDLE}wetness)", "the record has 55 to 83"),
+        (f"[at least 54 %]({PUDDLE}wetness)", ""),
+        (f"[At least 54 % of it]({PUDDLE}wetness)", ""),
+        (f"[at least 55 %]({PUDDLE}wetness)", "the record has 54"),
+        (f"[at most 0.84]({PUDDLE}wetness)", ""),
+        (f"[at most 0.83]({PUDDLE}wetness)", "the record has 0.84"),
+        (f"[about 70 %]({PUDDLE}wetness)", ""),
+        (f"[about 60 %]({PUDDLE}wetness)", "60 is not in the middle of 54.6 to 83.4"),
+        (f"[about two thirds]({PUDDLE}wetness)", ""),
+        (f"[about half]({PUDDLE}wetness)", "0.5 is not in the middle of 0.546 to 0.834"),
+        (f"[seven times in ten]({PUDDLE}wetness)", ""),
+        (f"[nine in ten]({PUDDLE}wetness)", "0.9 is not in the middle of 0.546 to 0.834"),
+        (f"[1,234]({PUDDLE}n-long)", ""),
+        (f"[1,235]({PUDDLE}n-long)", "the record has 1,234"),
+        (f"[all its numbers]({PUDDLE.rstrip(':')})", ""),
+        (f"[it is wet]({PUDDLE}wetness)", ""),
+        (f"[1]({PUDDLE}heat)", "data/numbers.md has no row wetness:heat"),
+        ("[all](data/numbers.md#fire)", "no experiment is called fire"),
+        ("[5 of 10](data/claims.md#C001)", ""),
+        ("[in five of ten runs](../../data/claims.md#C001)", ""),
+        ("[it holds](claims.md#C001)", ""),
+        ("[in six of the ten](data/claims.md#C001)", "the rule holds in 5 of 10"),
+        ("[it holds](claims.md#C002)", "no claim is called C002"),
+    ],
+)
+def test_what_a_page_quotes_agrees_with_the_record(recorded, monkeypatch, link, wrong):
+    recorded(rows(TEN), rows([1234.4] * 10, number="n, long"))
+    monkeypatch.setattr(record_links, "all_claims", lambda: [made(at_least=0.7)])
+    (quote,) = record_links.quotes(f"before {link} after")
+    assert record_links.whats_wrong(quote) == wrong
+
+
+def test_a_text_without_what_it_quotes_has_only_its_other_numbers():
+    text = f"of 7 [55–83 %]({PUDDLE}wetness) in [5 of 10](claims.md#C001), [see](a.md#b)"
+    assert record_links.without_quotes(text) == "of 7  in , [see](a.md#b)"
+
+
+def test_two_numbers_never_share_a_row(recorded):
+    recorded(rows(TEN, number="a, b"), rows(TEN, number="a b"))
+    with pytest.raises(ValueError, match="rename a b"):
+        list(record_links.rows())
+
+
+@pytest.mark.parametrize("page", record_links.pages(), ids=paths.shown)
+def test_pages_quote_the_record_as_it_is(page):
+    wrong = []
+    for quote in record_links.quotes(page.read_text(encoding="utf-8")):
+        says = record_links.whats_wrong(quote)
+        if says:
+            wrong.append(f"[{quote.said}]({quote.anchor}): {says}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_number_hides_in_a_comment():
+    for page in record_links.pages():
+        comments = re.findall(r"<!--(?!/?live-->).*?-->", page.read_text(encoding="utf-8"))
+        assert not comments, f"{paths.shown(page)}: a reader does not see {comments}"
 
 
 # ---- the runner of experiments
@@ -440,7 +481,7 @@ def small_course(tmp_path, monkeypatch):
     monkeypatch.setattr(course, "processes", lambda: nullcontext(pool))
     monkeypatch.setattr(replicate, "REPLICATIONS", tmp_path)
     monkeypatch.setattr(replicate, "PLANS", {"phase1": Plan(train=(), scripts=(WATER,))})
-    monkeypatch.setattr(quoted, "quoted_experiments", lambda: {WATER})
+    monkeypatch.setattr(record_links, "linked_experiments", lambda: {WATER})
     return calls, broken
 
 
@@ -510,7 +551,7 @@ def test_a_part_of_the_ten_seeds_is_compared_and_not_recorded(
 
 
 def test_what_lacks_a_package_is_left_out_and_said_so(monkeypatch, capsys):
-    monkeypatch.setattr(quoted, "quoted_experiments", lambda: {WATER})
+    monkeypatch.setattr(record_links, "linked_experiments", lambda: {WATER})
     lacking, quiet = "a.lacking", "a.quiet"
     plan = Plan(train=(), scripts=(lacking, WATER, quiet))
     monkeypatch.setattr(replicate, "PLANS", {"phase1": plan})
@@ -524,10 +565,13 @@ def test_what_lacks_a_package_is_left_out_and_said_so(monkeypatch, capsys):
 
 def test_what_pages_quote_is_measured_even_if_there_is_no_record_yet(monkeypatch, tmp_path):
     page = tmp_path / "README.md"
-    page.write_text("1<!--scaling: a--> 2<!--order.positions: b--> 3<!--fire: c-->")
-    monkeypatch.setattr(quoted, "quoting_pages", lambda: [page])
+    page.write_text(
+        "[1](data/numbers.md#scaling:a) [2](data/numbers.md#order.positions:b) "
+        "[3](data/numbers.md#fire:c)"
+    )
+    monkeypatch.setattr(record_links, "pages", lambda: [page])
     expected = {"phase1_single_head.parts.scaling", "phase1_single_head.order.positions"}
-    assert quoted.quoted_experiments() == expected
+    assert record_links.linked_experiments() == expected
 
 
 def test_new_rows_take_the_place_of_what_an_experiment_had():
@@ -594,10 +638,14 @@ def test_the_last_run_is_checked(recorded, tmp_path):
 def test_the_table_on_disk_is_that_of_claims_and_record():
     text = table.CLAIMS_PAGE.read_text(encoding="utf-8")
     assert text == table.claims_page(CLAIMS), "run shared/publishing/table.py"
+    numbers = table.NUMBERS_PAGE.read_text(encoding="utf-8")
+    assert numbers == table.numbers_page(), "run shared/publishing/table.py"
     assert table.cell("a | b <c>") == r"a \| b \<c>"
     for link in re.findall(r"\]\(([^)]+)\)", text):
-        if link.startswith("#"):
-            assert f'<a id="{link[1:]}"></a>' in text, link
+        file, _, anchor = link.partition("#")
+        if anchor:
+            target = numbers if file == "numbers.md" else text
+            assert f'<a id="{anchor}"></a>' in target, link
         else:
             assert (paths.ROOT / "data" / link).exists(), link
 
@@ -610,7 +658,8 @@ def test_the_table_says_what_became_of_the_rules(recorded):
     tried[0] = made("C1", explored=10)
     page = table.claims_page([*tried, made("C4", experiment=f"{WATER}2", explored=3)])
     assert "3 experiments: 1 hold in all ten seeds, 1 in none, 1 in some." in page
-    assert "1 claims, marked ?, came after" in page and "| ? 3 of 10 explored" in page
+    assert "1 claims, marked *new*" in page
+    assert "<b>3 of 10 runs (new: not on record yet)</b>" in page
     assert "1 of 3 rules held as often" in page and "in 15 runs on record, and in 28 before" in page
     assert "| [C2](#C2) | 9 | 5 |\n| [C3](#C3) | 9 | 0 |\n" in page and "[C1](#C1)" not in page
     # Of C2 half of the seeds contradict the others, and 25 of 45 pairs contradict each other.
@@ -619,8 +668,17 @@ def test_the_table_says_what_became_of_the_rules(recorded):
 
 def test_ten_draws_of_data_are_not_called_ten_models(recorded):
     recorded(rows(TEN))
-    assert table.claim_row(made(draws=True)).startswith("| + 10 of 10 draws | ")
-    assert table.claim_row(made()).startswith("| + 10 of 10 | ")
+    assert "<b>10 of 10 draws</b>" in table.finding(made(draws=True))
+    assert "<b>10 of 10 runs</b>" in table.finding(made())
+
+
+def test_a_finding_says_its_point_first_and_unfolds_the_rest(recorded):
+    recorded(rows(TEN))
+    said = table.finding(made(text="Rain < snow. Tried in small puddles, in May", at_least=0.5))
+    summary, _, folded = said.partition("</summary>")
+    assert summary.endswith("</a><b>10 of 10 runs</b> · Rain &lt; snow.")
+    assert "Tried in small puddles, in May" in folded
+    assert "0.546 to 0.834, where the rule asks for at least 0.5" in folded
 
 
 def test_readme_leads_to_the_live_pages_where_their_address_is_known():
