@@ -243,8 +243,10 @@ def test_the_table_of_contents_runs_the_tests_when_it_is_run(tmp_path):
 
 
 def anchors(page):
-    """As GitHub makes them: "## 6. The block" -> 6-the-block."""
-    for heading in re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+    """Those that are written, and as GitHub makes them: "## 6. The block" -> 6-the-block."""
+    text = page.read_text(encoding="utf-8")
+    yield from re.findall('<a id="([^"]+)">', text)
+    for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
         letters = re.sub(r"[^\w\- ]", "", heading.lower())
         yield letters.strip().replace(" ", "-")
 
