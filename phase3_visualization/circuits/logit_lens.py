@@ -26,7 +26,15 @@ from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import added_by_heads
 from shared.toy_language import MASK_ID, decode, encode, pad_batch
 from shared.toy_model import ToyTransformer, in_double
-from shared.visualization_utils import BLUE, QUIET, plot_cells, readable, token_labels
+from shared.visualization_utils import (
+    BLUE,
+    GREY,
+    HIDDEN,
+    QUIET,
+    plot_cells,
+    readable,
+    token_labels,
+)
 
 SENTENCES, QUICK_SENTENCES = 60, 10  # held-out
 
@@ -126,24 +134,32 @@ def measure(run: Run) -> Numbers:
 
 
 def draw_falls(ax: Axes, losses: dict[str, float]) -> None:
-    """Writes the loss below each column, and between two columns how far it changes.
+    """Draws the loss before the layers, and how far each part lets it fall from there.
 
-    losses: name of a part -> nats after it. The change is that of the losses as they are written,
-    so that a reader can add up.
+    losses: name of a part -> nats after it. A fall is that of the losses as they are written, so
+    that a reader can add up.
     """
-    style = {"va": "top", "annotation_clip": False, "textcoords": "offset points", "fontsize": 11}
-    bottom = ax.get_ylim()[0]
-    ax.annotate("loss, nats", (0, bottom), (-6, -9), ha="right", **style)
+    style = {"ha": "center", "va": "bottom", "fontsize": 11}
     before = None
     for column, (part, loss) in enumerate(losses.items()):
         written = round(loss, 2)
-        ax.annotate(f"{written:.2f}", (column + 0.5, bottom), (0, -9), ha="center", **style)
-        if before is not None:
+        middle = column + 0.5
+        if before is None:
+            ax.bar(middle, written, 0.7, color=HIDDEN)
+            ax.text(middle, written, f"{written:.2f}", **style)
+        else:
+            by_attention = "attention" in part
+            ax.plot([middle - 0.65, middle + 0.35], [before, before], color=QUIET, linewidth=0.8)
+            ax.bar(middle, written - before, 0.7, before, color=BLUE if by_attention else GREY)
             change = f"{written - before:+.2f}".replace("-", "−")
-            color = readable(BLUE) if "attention" in part else QUIET
-            bold = style | {"color": color, "weight": "bold"}
-            ax.annotate(change, (column, bottom), (0, -9), ha="center", **bold)
+            color = readable(BLUE) if by_attention else QUIET
+            ax.text(middle, max(before, written), change, color=color, weight="bold", **style)
         before = written
+    ax.axhline(before, color=QUIET, linewidth=0.8, linestyle=":", zorder=0)
+    ax.text(0.97 * len(losses), 0.5 * before, f"{before:.2f} is left", ha="right", va="center")
+    ax.set(
+        ylabel="loss, nats", xticks=[], xlim=(0, len(losses)), ylim=(0, 1.12 * max(losses.values()))
+    )
 
 
 def picture(results: Results) -> Figure:
@@ -156,29 +172,36 @@ def picture(results: Results) -> Figure:
             heads[part] = results.each(name)
         else:
             losses[part] = mean
-    size = (1.15 * len(losses) + 3.8, max(0.45 * len(words), 0.35 * len(heads)) + 2.3)
-    fig, (left, right) = plt.subplots(1, 2, figsize=size, width_ratios=(3, 1), layout="constrained")
+    size = (1.1 * len(losses) + 3.4, max(0.4 * len(words), 0.33 * len(heads)) + 3.9)
+    fig = plt.figure(figsize=size, layout="constrained")
+    grid = fig.add_gridspec(2, 2, width_ratios=(2.4, 1), height_ratios=(1, 1.6))
+    falls = fig.add_subplot(grid[0, 0])
+    left = fig.add_subplot(grid[1, 0])
+    right = fig.add_subplot(grid[:, 1])
+    draw_falls(falls, losses)
     likeliest = [decode(row) for row in guess.indices.T.tolist()]  # (depths, T) -> (T, depths)
     headings = [part.replace(" ", "\n") for part in losses]
     plot_cells(left, guess.values.T, likeliest, token_labels(words), headings)
+    left.set_ylabel("hidden word", color=QUIET)
     left.tick_params(labelsize=11)
     for part, label in zip(losses, left.get_xticklabels(), strict=True):
         if "attention" in part:
             label.set(color=readable(BLUE), weight="bold")
-    draw_falls(left, losses)
     charts.bars(right, heads, dict.fromkeys(heads, BLUE), number="{:.1f}")
     right.tick_params(labelsize=11)
-    right.set_title("what a head adds to the\nlogit of the right word")
+    right.spines.bottom.set_visible(False)
+    right.set_title("what a head adds to the\nscore of the right word")
     return fig
 
 
 main = Experiment(
     measure,
     picture=picture,
-    title="Attention makes {shown[by attention]:.0%} of the fall in loss, the feed-forward "
+    title="Attention brings {shown[by attention]:.0%} of the fall in loss, the feed-forward "
     "networks the rest",
-    note="{shown[label]} · each word is hidden in turn, and read after each part: the likeliest "
-    "word, darker if surer\nlosses and logits: means over held-out sentences",
+    note="Each word is hidden in turn, and asked for after each part of the model. In the cells: "
+    "the likeliest word, darker: surer\n{shown[label]} · losses and scores (logits): means over "
+    "held-out sentences",
     answer="Loss before the layers {n[embedding, loss behind it]:.2f}, behind the first attention "
     "{n[attention 0, loss behind it]:.2f}",
 )
