@@ -31,7 +31,7 @@ from shared.grammar.scores import related_pairs
 from shared.toy_language import TOY_SENTENCE
 from shared.toy_model import weights_of
 from shared.training import Trained
-from shared.visualization_utils import BLUE, headline, readable, role_color, save_plot
+from shared.visualization_utils import BLUE, QUIET, headline, readable, role_color, save_plot
 
 THRESHOLD = 2.0  # arrows above so many times the even share are drawn
 FIXED = 0.15  # a threshold that is the same for every length, to compare with
@@ -73,18 +73,19 @@ def draw_arrows(
         pairs = related_pairs(name, words)
         told = pairs or None  # without a relation all arrows are drawn
         charts.arcs(ax, weights[layer, head], words, color, threshold=THRESHOLD, told=told)
-        title = f"{name} ({layer}.{head})   "
-        title += ", ".join(
-            f"{words[i]} → {words[j]} {weights[layer, head, i, j]:.2f}" for i, j in sorted(pairs)
-        )
-        ax.set_title(title, color=readable(color), weight="bold", loc="left", fontsize=13)
-    finding = "Each head looks for something else in the same words"
+        ax.set_title(name, color=readable(color), weight="bold", loc="left", fontsize=13)
+        shares = [f"head {layer}.{head}"]
+        for i, j in sorted(pairs):
+            shares.append(f"{words[i]} → {words[j]} {weights[layer, head, i, j]:.0%}")
+        ax.set_title("   ".join(shares), color=QUIET, loc="right", fontsize=11)
+    finding = "Each head looks for something different in the same words"
     entropy = normalized_entropy(torch.stack([weights[place] for place in heads])).nanmean()
     note = (
-        f"{trained.label} · normalised entropy {entropy:.2f} · arrows point to where a word "
-        "looks\n"
-        f"drawn: what gave the head its name (layer.head), above {THRESHOLD:g} times the even "
-        f"share of 1/{len(words)}"
+        f"An arrow goes from a word to the word it looks at, {words[0]} → {words[1]} 50% would be "
+        "half of its attention.\n"
+        "Drawn: the arrows that gave the head (layer.head) its name, above "
+        f"{THRESHOLD:g} times the even share of 1/{len(words)}\n"
+        f"{trained.label} · normalised entropy {entropy:.2f}"
     )
     headline(fig, finding, note)
     sentence = " ".join(words)
@@ -99,10 +100,10 @@ def storeys(layers: Sequence[Tensor]) -> dict[str, list[Tensor]]:
     panels = {}
     for number, layer in enumerate(layers):
         mean = layer.mean(dim=0)  # (H, T, T) -> (T, T)
-        panels[f"Layer {number}, the mean of its heads"] = [mean]
+        panels[f"Layer {number} alone: where the hidden word looks, its heads averaged"] = [mean]
     # Rollout of one layer alone is half of its mean and half of each word itself.
     steps = [attention_rollout([layer]) for layer in layers]
-    panels["Rollout: through all layers, and half of each word stays"] = steps
+    panels["Rollout: both looks multiplied, and half of each word stays where it is"] = steps
     return panels
 
 
@@ -129,9 +130,9 @@ def draw_rollout(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     finding += "there, too" if by_rollout == last else f'"{words[by_rollout]}"'
     entropy = normalized_entropy(weights).nanmean()
     note = (
-        f"{trained.label} · normalised entropy {entropy:.2f} · lines go down from the hidden word "
-        "to where it looks\n"
-        "grey: stays in its place · bold: the most, the hidden word itself aside"
+        "Numbers: the share that comes from each word; bold: the most, besides the hidden word "
+        "itself. Grey: stays in its place\n"
+        f"{trained.label} · normalised entropy {entropy:.2f}"
     )
     headline(fig, finding, note)
     sentence = " ".join(as_shown(seen))
