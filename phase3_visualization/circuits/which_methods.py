@@ -191,8 +191,8 @@ def picture(results: Results) -> Figure:
         if said.get_text() == "yes":
             for label in (name, said):
                 label.set(color=readable(BLUE), weight="bold")
-    left.set_title("what the method gives to", y=1.17)
-    right.set_title("how far that moves if these are rewritten", y=1.17)
+    left.set_title("score it gives to the", y=1.17)
+    right.set_title("how far the scores move when this is rewritten", y=1.17)
     above = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
     right.annotate("names it,\nalways?", (1, 1), (6, 6), fontsize=11.5, **above)
     return fig
@@ -201,10 +201,11 @@ def picture(results: Results) -> Figure:
 main = Experiment(
     measure,
     picture=picture,
-    title="Only interventions name the planted head, however its function is written",
-    note="a model whose weights are set by hand, not trained · shares of the largest number that "
-    "the method gives to a head\nrewritten: other weights that compute the same; the output moves "
-    "by {n[the output, stream sheared]:.0e}",
+    title="Only methods that change a head's output find the head that matters,\n"
+    "however the weights are written",
+    note="The planted head does the copying; the decoy looks as sharply, but nobody reads what it "
+    "writes\nscores: of the method's largest · rewritten: other weights, the same output (to "
+    "{n[the output, stream sheared]:.0e}) · weights set by hand, not trained",
     answer="With a shear K-composition moves by {n[K-composition, stream sheared]:.2f} of itself, "
     "zero ablation by {n[zero ablation, stream sheared]:.0e}, the output by "
     "{n[the output, stream sheared]:.0e}",

@@ -38,10 +38,10 @@ from shared.visualization_utils import BLUE, GREY, QUIET
 SENTENCES, QUICK_SENTENCES = 300, 32
 COSTS = 0.02  # nats: a word that costs the perfect reader less does not matter
 METHOD_LABELS = {
-    "raw weights": "last layer's weights",
-    "rollout": "rollout: layers multiplied,\nwith residual",
-    "gradient": "gradient of the loss",
-    "nearest word": "nearest word",
+    "raw weights": "the most attention,\nlast layer",
+    "rollout": "the most by rollout,\nlayers multiplied",
+    "gradient": "the steepest gradient\nof the loss",
+    "nearest word": "the nearest word",
 }
 
 
@@ -143,7 +143,7 @@ def picture(results: Results) -> Figure:
     ax.set_xlim(0, 1)
     ax.tick_params(labelsize=11)
     ax.spines.bottom.set_visible(False)
-    ax.set_title("sentences in which the word that mattered comes first", color=QUIET)
+    ax.set_title("how often this points at the word that mattered", color=QUIET)
     return fig
 
 
@@ -151,11 +151,11 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="The largest attention weight lies on the word that mattered in "
-    "{n[raw weights, found]:.0%} of the sentences",
-    note="{shown[model]} · {n[sentences]:.0f} held-out sentences, on whose word the model and a "
-    "perfect reader agree\n"
-    "blue: made of attention weights; grey: of something else",
+    title="In {n[raw weights, found]:.0%} of the sentences the largest attention weight lies on "
+    "the word that mattered",
+    note="A word is hidden and guessed. The word that mattered: hidden as well, it costs the guess "
+    "most\n{shown[model]} · {n[sentences]:.0f} held-out sentences, where a perfect reader names "
+    "the same word · blue: made of attention weights",
     answer="The largest raw weight lies on the word that mattered in {n[raw weights, found]:.0%} "
     "of the sentences (nearest word {n[nearest word, found]:.0%}), on a related word in "
     "{n[raw weights, plausible]:.0%}",

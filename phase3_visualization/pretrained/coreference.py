@@ -36,6 +36,11 @@ from shared.visualization_utils import BLUE, GREY, QUIET, RED, readable
 
 PERMUTATIONS = 2000
 COLORS = {"both right": BLUE, "the same noun in both": GREY, "both wrong": RED}
+SAID = {  # in the picture
+    "both right": "right in both",
+    "the same noun in both": "the same noun in both",
+    "both wrong": "wrong in both",
+}
 
 
 def weights_of_it(language_model: LanguageModel, pairs: list[WinogradPair]) -> Tensor:
@@ -172,7 +177,7 @@ def draw_outcomes(ax: Axes, row: float, counts: Numbers, *, named: bool = False)
         rows = [row - 0.15, row + 0.15] * number
         ax.scatter(columns, rows[:number], s=130, color=color)
         if named:
-            said = f"{number} {outcome}"
+            said = f"{number} {SAID[outcome]}"
             style = {"color": readable(color), "weight": "bold", "fontsize": 11}
             ax.text(start - 0.4, row - 0.45, said, **style)
         start = columns[-1] + 2
@@ -187,17 +192,17 @@ def picture(results: Results) -> Figure:
         "both wrong": pairs // 4,
         "the same noun in both": pairs // 2,
     }
-    fig, ax = plt.subplots(figsize=(9, 4.4), layout="constrained")
+    fig, ax = plt.subplots(figsize=(9, 4.7), layout="constrained")
     draw_outcomes(ax, 0, found, named=True)
-    ax.text(-0.4, 0.85, "for comparison", color=QUIET)
+    ax.text(-0.4, 0.85, "for comparison, in the same colours", color=QUIET)
     draw_outcomes(ax, 1.5, {"both right": pairs})
     draw_outcomes(ax, 2.5, {"the same noun in both": pairs})
     draw_outcomes(ax, 3.5, flips)
     names = (
         "the best head, on pairs\nthat did not choose it",
-        "a reader who\nresolves “it”",
+        "a reader who\nunderstands “it”",
         "always the first noun",
-        "two coin flips",
+        "a coin flip for\neach sentence",
     )
     ax.set_yticks([0, 1.5, 2.5, 3.5], names)
     ax.set(xlim=(-0.8, pairs / 2 + 4), ylim=(3.9, -0.8), xticks=[])
@@ -210,9 +215,10 @@ main = Experiment(
     measure,
     [CLAIM],
     picture,
-    title="MiniLM’s best head for “it” mostly keeps to one noun",
-    note="{shown[model]}, pretrained\n"
-    "pairs such as “The animal didn't cross the street because it was too tired / wide”",
+    title="MiniLM’s best head for “it” mostly picks the same noun, whatever “it” means",
+    note="A dot is a pair of sentences: “The animal didn't cross the street because it was too "
+    "tired / wide”.\n“It” is the animal in one and the street in the other. Which noun does the "
+    "head look at more?\n{shown[model]}, pretrained",
     answer="“It” finds its noun in both sentences of {n[both right]:.0f} of {n[pairs]:.0f} unseen "
     "pairs, in neither of {n[both wrong]:.0f}",
     options=add_model,

@@ -38,7 +38,7 @@ NAMED = 0.5  # more than this weight gives a head its name
 PLACES = {
     "previous": "the token before",
     "duplicate": "the same token, earlier",
-    "induction": "what followed it last time",
+    "induction": "what followed last time",
     "first": "the first token",
 }
 NO_PLACE = "none of these"
@@ -221,10 +221,10 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="{n[first, heads]:.0f} of the {n[all heads]:.0f} heads of SmolLM2 rest on the first "
-    "token",
+    title="{n[first, heads]:.0f} of the {n[all heads]:.0f} heads of SmolLM2 look mostly at the "
+    "first token",
     note="{shown[model]}, pretrained, on repeated blocks of random tokens\n"
-    "mostly: more than half of the weight · P: previous · D: duplicate · I: induction",
+    "mostly: more than half of the weight · P, D, I: previous, duplicate and induction heads",
     answer="Heads of {shown[model]} with a name, of {n[all heads]:.0f}: "
     "{n[previous, heads]:.0f} previous, {n[duplicate, heads]:.0f} duplicate, "
     "{n[induction, heads]:.0f} induction, {n[first, heads]:.0f} first",

@@ -27,7 +27,7 @@ from shared.grammar.roles import (
 )
 from shared.grammar.scores import DIRECTIONS, relation_name
 from shared.toy_language import RELATIONS
-from shared.visualization_utils import GREY, HIDDEN, INK, readable, role_color
+from shared.visualization_utils import GREY, HIDDEN, INK, QUIET, readable, role_color
 
 BAR_STEP = 1.2  # from the bar of one relation to that of the next; a bar is 1 long
 NAMES_PLACE = 4.9  # where the names stand, behind the bars
@@ -111,7 +111,7 @@ def draw_head(ax: Axes, row: int, halves: Halves, place: tuple[int, int]) -> Non
             ax.plot([mark, mark], [row - 0.38, row + 0.38], color=INK, linewidth=2)
         else:
             style = {"ha": "center", "va": "center", "fontsize": 10}
-            ax.text(left + 0.5, row, "cannot pass", **style)
+            ax.text(left + 0.5, row, "out of reach", **style)
     name = role_name(halves, *place)
     weight = "normal" if name == NO_NAME else "bold"
     style = {"va": "center", "fontsize": 12, "weight": weight}
@@ -129,6 +129,10 @@ def picture(results: Results) -> Figure:
     middles = [BAR_STEP * column + 0.5 for column in range(len(RELATIONS))]
     ax.set_xticks(middles, [relation.replace("-", " –\n") for relation in RELATIONS])
     ax.xaxis.tick_top()
+    for middle in middles:
+        for share, side in ((0, "left"), (1, "right")):
+            place = (middle - 0.5 + share, len(heads) - 0.55)
+            ax.text(*place, f"{share:.0%}", color=QUIET, ha=side, va="top")
     ax.annotate(
         "its name",
         (NAMES_PLACE, 1),
@@ -138,7 +142,7 @@ def picture(results: Results) -> Figure:
         fontsize=11,
     )
     ax.tick_params(length=0, labelsize=11)
-    ax.set(xlim=(-0.05, NAMES_PLACE + 1.9), ylim=(len(heads) - 0.5, -0.5))
+    ax.set(xlim=(-0.05, NAMES_PLACE + 1.9), ylim=(len(heads) - 0.2, -0.5))
     ax.spines[:].set_visible(False)
     return fig
 
@@ -149,9 +153,9 @@ main = Experiment(
     picture,
     title="{n[heads that follow a relation]:.0f} of {n[all heads]:.0f} heads follow a relation of "
     "the grammar",
-    note="{shown[model]} · bar, 0 to 1: how many of the related words have their largest weight on "
-    "the right word\nmark: what the head needs, more than a guess reaches and twice what unrelated "
-    "words give; over 1 it cannot pass",
+    note="A bar: how many words of this relation look most at the right word. Black mark: what a "
+    "head needs for the name,\nmore than a guess reaches and twice what unrelated words give "
+    "(out of reach: over 100%). Coloured: passed · {shown[model]}",
     answer="{n[heads that follow a relation]:.0f} of {n[all heads]:.0f} heads follow a relation; "
     "in the strongest column {n[related words that find theirs]:.0%} of the related words find "
     "theirs, and of all others {n[other words that look there]:.0%} look there, too",
