@@ -1,8 +1,9 @@
 """Which numbers does the front door show as dots? Each of its seven findings has a small picture.
 
 Its title says the finding. Below it a picture has a line for each quantity. On the line stand the
-ten values of the record; the lowest and the highest are written above. Type is large, since README
-shows a picture 420 pixels wide. Nothing is measured here, and no run is needed.
+ten values of the record; the lowest and the highest are written above. Its foot says what a dot is.
+Type is large, since README shows a picture 420 pixels wide. Nothing is measured here, and no run is
+needed.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from shared.evidence import findings, record
 from shared.evidence.claims import Numbers
 from shared.visualization_utils import BLUE, INK, QUIET, RED, save_figure, theme
 
-SIZE, DPI = (4.2, 2.45), 100  # inches; README shows a picture 420 pixels wide, on a phone 358
+SIZE, DPI = (4.2, 2.7), 100  # inches; README shows a picture 420 pixels wide, on a phone 358
 TYPE = 12
 MOST_SHARES = 10  # where the axis of even shares ends
 
@@ -36,13 +37,14 @@ class DotPicture:
     experiment: str
     lines: Mapping[str, Callable[[Numbers], float]]
     most: float = 1
+    dot: str = "a dot: one of ten runs"
     written: str = "{:z.0%}"  # z: never -0%
 
 
 SMALL_PICTURES = {
     "bottleneck": DotPicture(
         "What is written first is kept best",
-        "more right letters where the writing begins",
+        "how much more often letters are right\nat the end that is written first",
         "before.bottleneck",
         {
             "written forwards": itemgetter("forwards, right letters, lead"),
@@ -61,7 +63,7 @@ SMALL_PICTURES = {
     ),
     "long_path": DotPicture(
         "An LSTM can keep the first word best",
-        "the first of 512 words, in even shares",
+        "what the first of 512 words gets\n(1: an even share)",
         "reading.long_path",
         {
             "LSTM, usual gates": itemgetter("LSTM, bias 1, even shares of the first of 512"),
@@ -73,7 +75,7 @@ SMALL_PICTURES = {
     ),
     "lookers": DotPicture(
         "A head can look and still not matter",
-        "of a verb's answer, one head brings back",
+        "share of the answer that one head restores",
         "circuits.pattern_used",
         {
             "the head that matters most": itemgetter("restored, most of all heads"),
@@ -82,25 +84,26 @@ SMALL_PICTURES = {
     ),
     "coreference": DotPicture(
         "For “it” a head mostly follows a habit",
-        "of 40 pairs of sentences with “it”",
+        "pairs of sentences with “it”, of 40",
         "pretrained.coreference",
         {
-            "both right": itemgetter("both right"),
-            "both wrong": itemgetter("both wrong"),
-            "the same noun twice": itemgetter("the same noun in both"),
+            "right in both": itemgetter("both right"),
+            "wrong in both": itemgetter("both wrong"),
+            "the same noun in both": itemgetter("the same noun in both"),
         },
         most=40,
+        dot="a dot: one of ten draws of the pairs",
         written="{:.0f}",
     ),
     "induction": DotPicture(
         "“Spare” heads are not idle",
-        "lost head by head, of what is lost without any",
+        "lost by removing heads one at a time,\nas a share of removing all",
         "induction.induction",
         {
-            "the lead of the right answer": lambda n: (
+            "how far the right answer leads": lambda n: (
                 n["margin lost, each alone"] / n["margin lost, all together"]
             ),
-            "right answers": lambda n: (
+            "how many answers are right": lambda n: (
                 n["answers lost, each alone"] / n["answers lost, all together"]
             ),
         },
@@ -141,6 +144,7 @@ def draw_dots(small: DotPicture) -> tuple[Figure, str]:
         ax.xaxis.set_major_formatter(PercentFormatter(1))
     ax.spines.left.set_visible(False)
     ax.set_xlabel(small.unit, fontsize=TYPE, color=QUIET)
+    fig.supxlabel(small.dot, fontsize=TYPE - 2, color=QUIET)
     return fig, f"{small.title}. {small.unit}: {', '.join(said)}"
 
 
