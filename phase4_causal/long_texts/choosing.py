@@ -29,18 +29,18 @@ from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.optimization import fit
 from shared.toy_model import changed
-from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE
+from shared.visualization_utils import BLUE, GREY, QUIET
 
 KEPT, BLOCK = 4, 2  # keys for each query, and keys in a block
 TEXTS, BATCH, STEPS = 3000, 64, 300  # of the indexers' training
 INDEX_HEADS, D_INDEX = 2, 4
 SIZE = 2**0.5  # of the numbers in random vectors: scores have a standard deviation of 2
-COLORS = {
-    "random blocks": GREY,
-    "last words": GREY,
-    "blocks by mean": ORANGE,
-    "indexer": BLUE,
-    "best words": GREEN,
+LABELS = {  # way -> how the picture says it
+    "random blocks": "two random blocks of two",
+    "last words": "the last four words",
+    "blocks by mean": "two blocks of two, by\nthe mean of their keys",
+    "indexer": "four words that\na small indexer picks",
+    "best words": "the best four words",
 }
 
 
@@ -122,18 +122,22 @@ def by_mean(n: Numbers, heads: str) -> float:
 
 def picture(results: Results) -> Figure:
     """What each way to choose catches of the weight of trained heads."""
-    fig, ax = plt.subplots(figsize=(8, 3.2), layout="constrained")
-    caught = {way: results.each(f"trained, {way}") for way in COLORS}
-    charts.bars(ax, caught, COLORS)
-    ax.set_title("share of a head's weight that four keys catch")
+    fig, ax = plt.subplots(figsize=(8, 4), layout="constrained")
+    caught = {label: results.each(f"trained, {way}") for way, label in LABELS.items()}
+    colors = dict.fromkeys(caught, GREY) | {LABELS["indexer"]: BLUE}
+    charts.bars(ax, caught, colors, number="{:.0%}")
+    ax.tick_params(labelsize=11)
+    ax.spines.bottom.set_visible(False)
+    ax.set_title("how much of a head's attention falls on these four words", color=QUIET)
     return fig
 
 
 main = Experiment(
     measure,
     picture=picture,
-    title="Four words that an indexer picks catch nearly as much weight as the best four",
-    note="heads of the second layer, {shown[model]} · held-out sentences",
+    title="Four words that a small indexer picks catch nearly as much as the best four",
+    note="indexer: a few numbers of each word, trained to predict where a head will look\n"
+    "heads of the second layer, {shown[model]} · held-out sentences",
     answer="Of the weight of trained heads four keys catch: random blocks "
     "{n[trained, random blocks]:.2f}, the last words {n[trained, last words]:.2f}, blocks by mean "
     "{n[trained, blocks by mean]:.2f}, an indexer {n[trained, indexer]:.2f}, the best "

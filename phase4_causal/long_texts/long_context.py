@@ -30,6 +30,12 @@ from shared.visualization_utils import BLUE, GREEN, GREY, INK, ORANGE
 NUM_HEADS, WIDTH, WINDOW = 2, 64, 128
 LENGTHS = (128, 256, 512, 1024, 2048)
 COLORS = {"plain attention": GREY, "tiles": BLUE, "band": ORANGE, "linear": GREEN}
+LABELS = {  # way -> how the picture says it
+    "plain attention": "plain attention",
+    "tiles": "in tiles (flash)",
+    "band": "near words only",
+    "linear": "linear attention",
+}
 FAST = (16, 64, 192)  # KiB of fast memory; each processor of an A100 has 192
 TIMED = (  # pairs: how many times as long the first takes as the second
     ("plain attention", "tiles"),
@@ -109,10 +115,12 @@ def picture(found: Results) -> Figure:
     fig, ax = plt.subplots(figsize=(8, 4.8), layout="constrained")
     lengths = [length for length in LENGTHS if length <= found.mean["tokens"]]
     rows = {name: found.row(name, lengths) for name in COLORS}
+    named = {LABELS[name]: row for name, row in rows.items()}
+    colors = {LABELS[name]: color for name, color in COLORS.items()}
     ax.set(yscale="log", xlabel="tokens", ylabel="memory at the peak, MiB")
     ax.set_yticks((1, 4, 16, 64), (1, 4, 16, 64))
     ax.set_ylim(0.9 * min(rows["linear"]), 1.3 * max(rows["plain attention"]))
-    charts.lines(ax, lengths, rows, COLORS)
+    charts.lines(ax, lengths, named, colors)
     longest, most, least = lengths[-1], rows["plain attention"][-1], rows["tiles"][-1]
     inside = longest / 1.07  # beside the ends of the lines
     ax.annotate("", (inside, most), (inside, least), arrowprops={"arrowstyle": "<->", "color": INK})
@@ -125,8 +133,9 @@ main = Experiment(
     measure,
     picture=picture,
     title="Only plain attention's memory runs away as the text grows",
-    note=f"no model: random inputs, {NUM_HEADS} heads of {WIDTH}, float32 · "
-    "what is needed beyond them",
+    note="A step to the right is twice the tokens, a step up four times the memory (beyond that of "
+    f"the inputs)\nno model: random inputs, {NUM_HEADS} heads of {WIDTH}, float32 · near words: a "
+    f"window of {WINDOW}",
     answer="At {n[tokens]:,.0f} tokens tiles take 1/{n[plain attention / tiles]:.0f} of the "
     "memory; the outputs differ by {shown[apart]:.1g}",
 )

@@ -25,6 +25,12 @@ COUNTS = (4, 8, 16, 32, 64, 128, 256)  # of keys that are written twice
 SHARPNESS = 64.0  # score of a key with itself, for softmax
 LATER = 0.1  # what each place further on adds to the score
 COLORS = {"sums": ORANGE, "delta rule": BLUE, "softmax": GREY, "softmax, later preferred": GREEN}
+LABELS = {  # memory -> how the picture says it
+    "sums": "sums (linear attention)",
+    "delta rule": "delta rule",
+    "softmax": "softmax attention",
+    "softmax, later preferred": "softmax attention,\nthe later preferred",
+}
 
 
 def written_twice(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -76,10 +82,12 @@ def measure(run: Run) -> Numbers:
 def picture(found: Results) -> Figure:
     """The share of each memory against the number of keys."""
     fig, ax = plt.subplots(figsize=(8.2, 4.8), layout="constrained")
-    charts.lines(ax, COUNTS, {name: found.row(name, COUNTS) for name in COLORS}, COLORS)
+    rows = {LABELS[name]: found.row(name, COUNTS) for name in COLORS}
+    charts.lines(ax, COUNTS, rows, {LABELS[name]: color for name, color in COLORS.items()})
     ax.axvline(WIDTH, color=GREY, linewidth=1, linestyle=":")
-    ax.text(WIDTH, 0.02, " as many keys as\n a key has numbers", color=QUIET)
-    ax.set(xlabel="keys, each written twice", ylim=(0, 1.05), ylabel="newest values found")
+    ax.text(WIDTH, 0.02, f"{WIDTH} keys: as many as \na key has numbers ", color=QUIET, ha="right")
+    ax.set(xlabel="keys, each written twice", ylim=(0, 1.05))
+    ax.set_ylabel("share of the newest values found")
     return fig
 
 
@@ -87,7 +95,8 @@ main = Experiment(
     measure,
     picture=picture,
     title="The delta rule finds the newest value until its memory is full",
-    note=f"no model: {TEXTS} texts of random keys and values, d = {WIDTH}",
+    note="Every key is written twice, with two values; then each key is asked for its newest "
+    f"value\nno model: {TEXTS} texts of random keys and values, {WIDTH} numbers each",
     answer="Of 32 keys written twice the delta rule finds {n[delta rule, 32]:.0%} of the newest "
     "values, sums {n[sums, 32]:.0%}",
 )
