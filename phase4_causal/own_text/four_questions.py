@@ -74,6 +74,13 @@ QUESTIONS = {  # what is asked -> the bar of its rule
     "nats saved by four heads": ENOUGH,
     "more right with the division": ENOUGH,
 }
+IN_WORDS = {  # what is asked -> what the picture says of it, and what is counted
+    "weight on the token before": ("a head looks at the token before", "weight there"),
+    "weight on what came next": ("a head looks up what came next last time", "weight there"),
+    "loss gone when it comes twice": ("what comes twice is easier", "share of the loss gone"),
+    "nats saved by four heads": ("four heads beat one", "nats saved"),
+    "more right with the division": ("dividing by √d_k helps", "share more right"),
+}
 COLUMNS = ("toy", "text", "SmolLM2")
 
 
@@ -220,7 +227,7 @@ CLAIMS = (
 def picture(results: Results) -> Figure:
     """A table: a row for each question, blue where the answer reaches the bar of its rule."""
     numbers = results.mean | results.shown.get("published", {})
-    fig, ax = plt.subplots(figsize=(8.4, 3.8), layout="constrained")
+    fig, ax = plt.subplots(figsize=(9, 4.2), layout="constrained")
     for row, (question, bar) in enumerate(QUESTIONS.items()):
         for column, name in enumerate(COLUMNS):
             number = numbers.get(f"{question}, {name}")
@@ -235,8 +242,11 @@ def picture(results: Results) -> Figure:
             ax.add_patch(plt.Rectangle(corner, 0.94, 0.88, color=BLUE if enough else HIDDEN))
             ax.text(column, row, f"{number:.2f}".replace("-", "−"), **style)
     ax.set(xlim=(-0.5, len(COLUMNS) - 0.5), ylim=(len(QUESTIONS) - 0.5, -0.5))
-    ax.set_xticks(range(len(COLUMNS)), ("a toy task", "a real text", "SmolLM2, published"))
-    rows = [f"{question}\n(enough: {bar:g})" for question, bar in QUESTIONS.items()]
+    ax.set_xticks(range(len(COLUMNS)), ("a toy task", "a real text", "SmolLM2,\npublished"))
+    rows = []
+    for question, bar in QUESTIONS.items():
+        finding, counted = IN_WORDS[question]
+        rows.append(f"{finding}\n({counted}: {bar:g} or more)")
     ax.set_yticks(range(len(QUESTIONS)), rows)
     ax.xaxis.tick_top()
     ax.tick_params(length=0)
@@ -250,8 +260,8 @@ main = Experiment(
     picture,
     title="Most of what the toy shows carries over to a small model of real text,\n"
     "looking up what came next does not",
-    note="blue: enough by its rule, grey: less · hatched: would need another training\n"
-    "trained models, small ones of one or two layers · the text: {shown[text]}",
+    note="Blue: yes, as much as the rule in brackets asks; grey: no. Hatched: would need another "
+    "training\nsmall models of one or two layers, trained here · the text: {shown[text]}",
     answer="Weight of the best head on the token before: {n[weight on the token before, toy]:.2f} "
     "in the toy task, {n[weight on the token before, text]:.2f} on the text; on what came next: "
     "{n[weight on what came next, toy]:.2f} and {n[weight on what came next, text]:.2f}",

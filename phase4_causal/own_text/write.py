@@ -35,7 +35,12 @@ from shared.visualization_utils import BLUE, GREY, QUIET
 CONTEXTS = {"counted pairs": 1, "counted triples": 2}  # characters that are looked back at
 COLORS = {"counted pairs": GREY, "counted triples": GREY, "the model": BLUE}
 PROMPT, WRITTEN = 40, 360  # characters
-DRAWN = 8  # lines in the picture
+DRAWN, LONGEST = 6, 74  # lines in the picture, and characters in one
+LABELS = {  # name of a number -> how the picture says it
+    "counted pairs": "counting which character\nfollows which",
+    "counted triples": "counting which character\nfollows which two",
+    "the model": "the small model",
+}
 
 
 @refuses
@@ -61,12 +66,23 @@ def measure(run: Run) -> Numbers:
 
 def picture(results: Results) -> Figure:
     """The losses, and beneath them the first lines of what the model wrote."""
-    fig, ax = plt.subplots(figsize=(8.4, 4.8), layout="constrained")
-    charts.bars(ax, {name: results.each(name) for name in COLORS}, COLORS)
-    ax.set_title("loss in the held-out part, nats a character: less is better")
-    lines = [line[:70] for line in results.shown["written"].splitlines()[:DRAWN]]
-    drawn = f"after {PROMPT} characters of that part the model writes on:\n\n" + "\n".join(lines)
-    ax.set_xlabel(drawn, loc="left", family="monospace", fontsize=10, color=QUIET)
+    fig, (above, below) = plt.subplots(
+        2, 1, figsize=(8.6, 5.2), height_ratios=(1.3, 1), layout="constrained"
+    )
+    losses, colors = {}, {}
+    for name, label in LABELS.items():
+        losses[label] = results.each(name)
+        colors[label] = COLORS[name]
+    charts.bars(above, losses, colors)
+    above.tick_params(labelsize=11)
+    above.spines.bottom.set_visible(False)
+    above.set_title("loss in the held-out part, nats a character: less is better", color=QUIET)
+    written = [line[:LONGEST] for line in results.shown["written"].splitlines() if line.strip()]
+    below.set_title("the model writes on from there", color=QUIET)
+    style = {"family": "monospace", "fontsize": 10, "va": "top", "linespacing": 1.5}
+    below.text(0.02, 0.94, "\n".join(written[:DRAWN]), transform=below.transAxes, **style)
+    below.set(facecolor="#f4f5f7", xticks=[], yticks=[])
+    below.spines[:].set_visible(False)
     return fig
 
 
@@ -74,7 +90,8 @@ main = Experiment(
     measure,
     picture=picture,
     title="A small model knows more of a text than counted pairs and triples of characters",
-    note=f"two layers of four heads, trained {STEPS:,} steps on {{shown[text]}}",
+    note=f"two layers of four heads, trained {STEPS:,} steps on {{shown[text]}}\n"
+    f"below: the first {PROMPT} characters are still the text's own",
     answer="Nats a character: {n[the model]:.2f}; counted pairs {n[counted pairs]:.2f}, triples "
     "{n[counted triples]:.2f} ({shown[text]})",
     options=add_text,
