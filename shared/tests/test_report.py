@@ -11,9 +11,10 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from shared import paths
+from shared import cli, paths
 from shared.evidence import findings, record
-from shared.evidence.claims import DIFFER, FAILS, HOLDS, all_claims
+from shared.evidence.claims import DIFFER, FAILS, HOLDS, Claim, all_claims
+from shared.experiment import made_otherwise
 from shared.paths import place
 from shared.plan import NEEDS, PLANS
 from shared.publishing.report import write_pages
@@ -25,7 +26,7 @@ from shared.visualization_utils import save_figure
 MADE = {
     "phase1_single_head.parts.scaling": [
         ("C901", "<b>water</b> is wet <script>alert(1)</script>", HOLDS),
-        ("C902", "a mask hides the future", FAILS),
+        ("C902", "A mask hides the future. In two layers of 0.5 heads.", FAILS),
     ],
     "phase4_causal.masking.causality": [
         ("C903", "Mask and future meet", DIFFER),
@@ -164,9 +165,19 @@ def planted(monkeypatch):
     record.runs.cache_clear()
 
 
-def asked(*runs, findings=()):
+def asked(*runs, findings=(), otherwise=()):
     """A question as the page has it."""
-    return {"module": WATER, "text": "Is it wet?", "runs": runs, "findings": findings}
+    return {
+        "module": WATER,
+        "text": "Is it wet?",
+        "runs": runs,
+        "findings": findings,
+        "otherwise": otherwise,
+    }
+
+
+def compared(*questions, claims=()):
+    return your_run(questions, claims)
 
 
 @pytest.mark.parametrize("heat", [0.5, 0.9, 0.1, 9.0, 0.75, 0.7501])
@@ -174,7 +185,7 @@ def test_a_run_is_compared_number_by_number(planted, heat):
     """A constant and what the record lacks are not compared; the first run alone counts."""
     low, high = record.interval(WATER, "heat")
     numbers = {"constant": 4.0, "wetness": 0.5, "heat": heat, "unrecorded": 9.0}
-    run = your_run([asked(numbers, {"wetness": 77.0}), asked()])
+    run = compared(asked(numbers, {"wetness": 77.0}), asked())
     assert [dot.name for dot in run.dots] == ["wetness", "heat"]
     wetness, dot = run.dots
     assert wetness.place == pytest.approx(0.5) and not wetness.is_outside
@@ -187,31 +198,99 @@ def test_a_run_is_compared_number_by_number(planted, heat):
 
 
 def test_the_farthest_number_is_named_first_and_many_are_more_than_chance(planted):
-    run = your_run([asked({"wetness": 0.8, "heat": -9.0})])
+    run = compared(asked({"wetness": 0.8, "heat": -9.0}))
     assert [dot.name for dot in run.outside] == ["heat", "wetness"]
     assert not run.beyond_chance, "two numbers say nothing"
-    assert your_run([asked({"wetness": 0.8, "heat": -9.0})] * 2).beyond_chance
+    far = [asked({"wetness": 0.8, "heat": -9.0})] * 2
+    assert compared(*far).beyond_chance
     rest = [asked({"wetness": 0.5, "heat": 0.5})] * 15
-    assert not your_run([asked({"wetness": 0.8, "heat": -9.0})] * 2 + rest).beyond_chance
+    assert not compared(*far, *rest).beyond_chance
 
 
 def test_a_verdict_that_differs_is_named_and_nothing_to_compare_is_said(planted, tmp_path):
     as_ever = saved("C904", "as ever", HOLDS) | {"as published": True}
     turned = saved("C905", "turned", HOLDS)
-    run = your_run([asked(findings=[as_ever, turned])])
+    run = compared(asked({}, findings=[as_ever, turned]))
     assert run.turned == [turned] and not run.dots
     text = write_pages.write_report(Site(tmp_path)).read_text(encoding="utf-8")
-    assert "Nothing could be compared" in text and "About one in twenty" not in text
+    assert "Nothing could be compared" in text and "By chance" not in text
+
+
+def claim_of(name, **rule):
+    world = {"*": 0.5}
+    said = {"text": name, "source": "", "rule": "", "oracle": world, "null": world}
+    return Claim(id=name, experiment=WATER, **said, **rule)
+
+
+def test_a_number_is_told_with_the_findings_whose_rule_asks_for_it(planted):
+    """Also if only the second half of a rule does; what came out otherwise is told first."""
+    claims = [
+        claim_of("warm", effect=lambda n: n["heat"], at_least=0.3),
+        claim_of("warm and wet", effect=lambda n: n["heat"], also=lambda n: n["wetness"] > 1),
+        claim_of("not on record", effect=lambda n: n["cold"]),
+    ]
+    assert [record.decided_by(claim) for claim in claims] == [{"heat"}, {"heat", "wetness"}, set()]
+    warm = saved("warm", "It is warm.", HOLDS) | {"as published": True}
+    wet = saved("warm and wet", "It is wet.", HOLDS)
+    newer = saved("not on record", "It is cold.", HOLDS) | {"as published": True}
+    question = asked({"heat": 0.5, "wetness": 0.5}, findings=[warm, wet, newer])
+    heat, wetness = compared(question, claims=claims).dots
+    assert heat.findings == [wet, warm] and wetness.findings == [wet]
+    (alone,) = compared(asked({"heat": 0.5}), claims=claims).dots
+    assert alone.findings == []
+
+
+def run_section(report):
+    page = report.read_text(encoding="utf-8")
+    return page[page.index('<h2 id="run">') : page.index('<h2 id="surprises">')]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([["--quick"], ["--quick"]], "This was a test drive with <code>--quick</code>"),
+        ([["--heads"], ["--heads"]], "This was a run with <code>--heads</code>"),
+        ([[], ["--quick"]], "1 of 2 experiments were a test drive with <code>--quick</code>"),
+        ([[], []], "lie where the record expects them"),
+    ],
+)
+def test_a_test_drive_is_told_and_not_compared(tmp_path, options, said):
+    for (experiment, made), otherwise in zip(MADE.items(), options, strict=True):
+        content = {
+            "experiment": experiment,
+            "otherwise": otherwise,
+            "findings": [saved(*finding) for finding in made],
+            "runs": [measured(experiment)],
+            "table": "",
+            "answer": "",
+        }
+        findings.save(tmp_path, content)
+    section = run_section(write_pages.write_report(Site(tmp_path)))
+    assert said in section
+    for (experiment, made), otherwise in zip(MADE.items(), options, strict=True):
+        compared_here = f'<a href="#{experiment}">' in section
+        turned_here = f'<a href="#{made[0][0]}">' in section
+        assert compared_here == turned_here == (not otherwise)
+    assert ("not compared" in section) == any(options)
+
+
+def test_an_experiment_keeps_how_it_was_made_otherwise_than_the_record():
+    for given, kept in [
+        ([], []),
+        (["--seed", "7", "--numbers"], []),
+        (["--quick"], ["--quick"]),
+        (["--d-model", "32", "--quick"], ["--quick", "--d-model"]),
+    ]:
+        assert made_otherwise(cli.parse(cli.parser(""), given)) == kept
 
 
 def test_the_page_begins_with_the_run(report):
-    page = report.read_text(encoding="utf-8")
-    section = page[page.index('<h2 id="run">') : page.index('<h2 id="surprises">')]
+    section = run_section(report)
     counted = [len(record.inside(module, [measured(module)])) for module in MADE]
-    assert f"{sum(counted)} numbers could be compared" in section
+    assert f"Your run has {sum(counted)} numbers to compare" in section
     assert f"{sum(counted) - 10} of them lie where" in section
     listed = section.partition("<details>")[0]
-    assert listed.count("<strong>") == LISTED and f"{10 - LISTED} more outside" in section
+    assert listed.count(", expected ") == LISTED and f"{10 - LISTED} more outside" in section
     assert section.count("<circle") == sum(counted) - 10, "inside: once, in the fold"
     assert section.count('<path class="out"') == 2 * 10, "outside: by name, and in the fold"
     assert "wetness" not in section
@@ -222,23 +301,27 @@ def test_the_page_begins_with_the_run(report):
         assert f'<a href="#{name}">' in section, "all of these came out otherwise"
 
 
-POINTS = {  # claim -> what it says, and how what it was tried with begins
-    "C010": ("Without the division by √d_k training fails", ": one head of d_k = 64"),
-    "text-four-heads": ("That four heads are better than one carries", ": one layer, d_model"),
-    "I134": ("A vector of fixed size is a bottleneck", " (recurrent networks of 64"),
-    "decoder-copies": ("SmolLM2-135M (30 layers of 9 heads) has heads that look", ""),
-    "induction-one-layer": ("Induction takes two layers: one of four heads has no", ""),
-}
+POINTS = [  # claim -> its point, and what it was tried with
+    ("Heads matter", "Heads matter", ""),
+    ("Heads matter.", "Heads matter.", ""),
+    ("Heads matter. In d_model = 0.5. Ever.", "Heads matter.", " In d_model = 0.5. Ever."),
+    ("Is √d_k needed? √2 is not.", "Is √d_k needed?", " √2 is not."),
+    ("In all-MiniLM-L6-v2 it is as in Lu et al. 2024.", None, ""),
+]
 
 
-def test_the_point_of_a_claim_is_told_from_what_it_was_tried_with():
-    texts = {claim.id: claim.text for claim in all_claims()}
-    for text in texts.values():
-        assert "".join(write_pages.point_of(text)) == text
-    for name, begin in POINTS.items():
-        point, conditions = write_pages.point_of(texts[name])
-        assert point.startswith(begin[0]) and conditions.startswith(begin[1])
-        assert bool(conditions) == bool(begin[1])
+@pytest.mark.parametrize(("claim", "point", "conditions"), POINTS)
+def test_the_first_sentence_of_a_claim_is_its_point(claim, point, conditions):
+    assert write_pages.point_of(claim) == (point or claim, conditions)
+
+
+def test_every_claim_keeps_its_words_and_has_a_point(report):
+    for claim in all_claims():
+        point, conditions = write_pages.point_of(claim.text)
+        assert point + conditions == claim.text and len(point) > 20
+    page = report.read_text(encoding="utf-8")
+    assert "<strong>A mask hides the future.</strong>" in page
+    assert '<span class="quiet"> In two layers of 0.5 heads.</span>' in page
 
 
 def test_the_page_says_how_many_of_the_findings_on_record_it_has():
@@ -289,7 +372,7 @@ def test_a_shared_link_shows_title_and_picture(report):
 
 
 SHOWS_NO_WORDS = (  # comments, addresses of links, languages of code, tags, numbers of lists
-    r"<!--.*?-->|\]\([^)\s]*\)|^```\w+|</?(?:a|details|summary|p)\b[^>]*>|<br>|^\d+\. "
+    r"<!--.*?-->|\]\([^)\s]*\)|^```\w+|</?(?:a|b|details|summary|p)\b[^>]*>|<br>|^\d+\. "
     r'|<img src="\S+" alt="|" width="\d+">'  # what stands between is said
 )
 

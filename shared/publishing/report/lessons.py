@@ -91,7 +91,8 @@ def sources() -> list[Path]:
     """Returns the Markdown files: README, lessons, each before its rooms, and those of data/."""
     pages = [page.relative_to(paths.ROOT) for page in paths.ROOT.glob("phase*/**/README.md")]
     pages.sort(key=lambda page: page.parent.parts)
-    return [CONTENTS, *pages, Path("data", "claims.md"), NOTES]
+    data = [page.relative_to(paths.ROOT) for page in paths.ROOT.glob("data/*.md")]
+    return [CONTENTS, *pages, *sorted(data)]
 
 
 def address(to: str, source: Path, page: Path, site: Site) -> str:

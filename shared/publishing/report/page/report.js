@@ -62,7 +62,7 @@ function show() {
   }
   const pictures = document.querySelectorAll("article:not([hidden]) .pictures li").length;
   document.getElementById("filter-count").textContent =
-    `findings: ${findings.filter((finding) => !finding.hidden).length}, pictures: ${pictures}`;
+    `shown: ${findings.filter((finding) => !finding.hidden).length} findings, ${pictures} pictures`;
 }
 
 /* An address may name a verdict that does not exist: then all are shown. */
