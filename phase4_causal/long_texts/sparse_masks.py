@@ -135,13 +135,14 @@ def draw_answers(ax: Axes, found: Results) -> Axes:
         ax.plot(len(labels), found.mean[f"{name}, nats"], "D", color=ORANGE, markersize=8)
         labels.append(text)
     full, floor = found.mean[f"{FULL}, nats"], found.mean["the grammar, nats"]
-    for level, up, text in ((full, 9, FULL), (floor, -9, "the grammar itself")):
+    for level, up, text in ((full, 9, FULL), (floor, -9, "no model can be better")):
         ax.axhline(level, color=QUIET, linewidth=1, linestyle=":", zorder=0)
         place = {"xytext": (0, up), "textcoords": "offset points", "ha": "right", "va": "center"}
         ax.annotate(text, (len(labels) - 0.5, level), **place, color=QUIET)
     ax.set_xticks(range(len(labels)), labels)
     ax.set(xlim=(-0.3, len(labels) - 0.5), ylim=(min(floor, full) - 0.2, None))
     ax.set(xlabel="which earlier words a word may see", ylabel="loss, nats a word")
+    ax.set_title("a trained model, asked through masks: less is better", loc="left", color=QUIET)
     return ax
 
 
@@ -151,7 +152,7 @@ def draw_reach(ax: Axes, name: str) -> Axes:
     hatch_cell(ax, 0, 0, *seen.shape)
     ax.pcolormesh(seen.float().masked_fill(~seen, math.nan).numpy(), cmap=ListedColormap([BLUE]))
     ax.set(xlim=(0, LENGTH), ylim=(LENGTH, 0), aspect="equal", xticks=[], yticks=[])
-    ax.set_title(name, fontsize=10)
+    ax.set_title(name, fontsize=11)
     ax.set_xlabel(f"{seen.double().mean():.0%} of the pairs", color=QUIET)
     return ax
 
@@ -163,6 +164,8 @@ def picture(found: Results) -> Figure:
     draw_answers(above.subplots(), found)
     for ax, name in zip(below.subplots(1, len(PATTERNS)), PATTERNS, strict=True):
         draw_reach(ax, name)
+    title = "what two layers reach: only both patterns in turn connect every word with every other"
+    below.suptitle(title, x=0.02, ha="left", fontsize=11, color=QUIET)
     return fig
 
 
@@ -170,8 +173,9 @@ main = Experiment(
     measure,
     picture=picture,
     title="Through a window of 4 words the model answers nearly as well as with all of them",
-    note="above: {shown[model]} on all earlier words, none of them through such a mask\n"
-    f"below: no model; {LENGTH} words, what has reached whom after two layers · hatched: not yet",
+    note="above: {shown[model]} on all earlier words, never through such a mask\n"
+    f"below: which of {LENGTH} words (across) has reached which place (down); hatched: none · no "
+    "model",
     answer=f"{LENGTH} words meet after {{n[near and every 8th in turn, both ways]:.0f}} layers, "
     "near and far in turn, and after {n[near words, both ways]:.0f} with a window of "
     f"{NEAR} alone. "

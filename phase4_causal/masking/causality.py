@@ -27,7 +27,7 @@ from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_language import START, START_ID, encode
 from shared.toy_model import MakeAttention, ToyTransformer, changed
-from shared.visualization_utils import QUIET, plot_mask, token_labels
+from shared.visualization_utils import QUIET, RED, plot_mask, readable, token_labels
 
 
 class WithMask(nn.Module):
@@ -107,29 +107,31 @@ def measure(run: Run) -> Numbers:
 def picture(found: Results) -> Figure:
     """A panel for the causal modules, which must all look alike, and one for each mistake."""
     labels = token_labels([START, *found.options.words])
-    panels = {f"{len(CAUSAL)} causal\nmodules": list(CAUSAL)}
+    panels = {f"right:\n{len(CAUSAL)} causal modules": list(CAUSAL)}
     for name in PLANTED:
         panels[name.replace(": ", ":\n")] = [name]
-    fig, axes = plt.subplots(1, len(panels), figsize=(9, 4.4), layout="constrained")
+    fig, axes = plt.subplots(1, len(panels), figsize=(9, 4.2), layout="constrained")
     for ax, (title, names) in zip(axes, panels.items(), strict=True):
         reached = torch.stack([found.shown[name] for name in names]).any(dim=0)
         plot_mask(ax, reached, labels, wrong=~causal_mask(len(labels)))
-        ax.set_title(title, fontsize=10, pad=8)
         ax.tick_params(axis="x", labelrotation=90)
         moved = max(found.mean[f"{name}, moves by"] for name in names)
-        ax.set_xlabel(f"an earlier logit\nmoves by {moved:.2g}")
+        style = {"color": readable(RED), "weight": "bold"} if moved else {}
+        ax.set_xlabel(f"{title}\nmoves by {moved:.2g}", fontsize=11, **style)
         if ax is not axes[0]:
-            ax.set_yticks([])
-    axes[0].set_ylabel("position that answers", color=QUIET)
+            ax.set(xticks=[], yticks=[])
+    axes[0].set_ylabel("place that answers", color=QUIET)
     return fig
 
 
 main = Experiment(
     measure,
     picture=picture,
-    title="With the causal mask later words move an earlier logit by exactly {shown[leak]:.3g}",
-    note="blue: the word (column) reaches the position (row) · red: though it comes later · "
-    "hatched: exactly 0\nuntrained models of one layer: the proof is about which paths exist",
+    title="With a right causal mask a later word moves an earlier answer by exactly "
+    "{shown[leak]:.3g}",
+    note="One word is changed (column): which places answer otherwise (row)? blue: they do · red: "
+    "they do, and the word comes later · hatched: no\nmoves by: an answer before the changed word, "
+    "at most, in logits · untrained models of one layer: which paths exist is the same",
     answer="Causal modules leak {shown[leak]:.3g}; planted mistakes move a logit by "
     "{shown[mistakes]:.2f} or more",
 )

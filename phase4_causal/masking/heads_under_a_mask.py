@@ -166,7 +166,8 @@ def draw_statistic(ax: Axes, heads: Tensor, even: float, names: list[list[str]])
             ax.plot(place, value, "o", color=color, ms=9, markeredgecolor="white", zorder=3)
     ax.axhline(even, color=QUIET, linewidth=1, linestyle=":", zorder=0)
     right_end = {"xy": (1, even), "xycoords": ax.get_yaxis_transform(), "ha": "right"}
-    ax.annotate("even weights", **right_end, xytext=(0, 4), textcoords="offset points", color=QUIET)
+    said = "every word alike"
+    ax.annotate(said, **right_end, xytext=(0, 4), textcoords="offset points", color=QUIET)
     ax.set_xlim(-0.15, len(heads) - 0.1)
     middle = BESIDE * (heads.size(1) - 1) / 2
     ax.set_xticks([middle, 1 + middle], ["layer 0", "layer 1"])
@@ -181,24 +182,23 @@ def write_names(ax: Axes, heads: Tensor, names: list[list[str]]) -> None:
         for head, value in enumerate(of_layer):
             name = names[layer][head]
             if name != NO_NAME:
-                labels[f"{head}  {name}"] = (right, value, role_color(name))
+                labels[f"{name} ({layer}.{head})"] = (right, value, role_color(name))
         label_ends(ax, labels, size=10)
 
 
 def picture(results: Results) -> Figure:
-    """Without and with the mask: above how evenly each head spreads its weight, below how far."""
-    shape = {"figsize": (9, 6.6), "sharey": "row", "height_ratios": (1.6, 1)}
-    fig, axes = plt.subplots(2, 2, **shape, layout="constrained")
+    """Without and with the mask: how evenly each head spreads its weight."""
+    fig, axes = plt.subplots(1, 2, figsize=(9, 4.8), sharey=True, layout="constrained")
     spreads, names = results.shown["spreads"], results.shown["names"]
-    for column, model in zip(axes.T, spreads, strict=True):
-        for ax, statistic in zip(column, STATISTICS, strict=True):
-            spread = spreads[model]
-            draw_statistic(ax, spread.heads[statistic], spread.even[statistic], names[model])
-    axes[0, 0].set(title="hidden words, both sides", ylabel="entropy, share of the possible")
-    axes[0, 1].set(title="next words, causal mask", ylim=(0, 1.12))
-    axes[1, 0].set(ylabel="words away", ylim=(0, 1.2 * axes[1, 0].dataLim.y1))
-    for ax, model in zip(axes[0], spreads, strict=True):
-        write_names(ax, spreads[model].heads["normalised entropy"], names[model])
+    statistic = "normalised entropy"
+    for ax, model in zip(axes, spreads, strict=True):
+        spread = spreads[model]
+        draw_statistic(ax, spread.heads[statistic], spread.even[statistic], names[model])
+    axes[0].set(title="without the mask: guesses hidden words")
+    axes[0].set_ylabel("how evenly a head spreads its weight")
+    axes[1].set(title="causal mask: guesses next words", ylim=(0, 1.12))
+    for ax, model in zip(axes, spreads, strict=True):
+        write_names(ax, spreads[model].heads[statistic], names[model])
     return fig
 
 
@@ -207,8 +207,9 @@ main = Experiment(
     CLAIMS,
     picture,
     title="Under the causal mask heads choose in the second layer, hardly in the first",
-    note="a dot for each head, {shown[model]} · dotted: even weights · named by rule, grey: none\n"
-    "with the mask each relation is asked one word before, where the word is predicted",
+    note="A dot is a head; 1: it looks at all words alike, 0: at one word (normalised entropy). "
+    "Named by rule, grey: no name\nwith the mask a relation is asked one word before, where the "
+    "word is predicted · {shown[model]}",
     answer="Under the mask entropy is {n[next words, first layer, normalised entropy]:.2f} of the "
     "possible in the first layer and {n[next words, last layer, normalised entropy]:.2f} in the "
     "last; heads look {n[next words, first layer, distance]:.1f} and "

@@ -28,7 +28,7 @@ from shared.experiment import Experiment, Results, Run
 from shared.tasks import train_card_reader
 from shared.toy_model import MakeAttention
 from shared.training import LITTLE_DECAY, Recipe
-from shared.visualization_utils import BLUE, GREY, QUIET
+from shared.visualization_utils import BLUE, GREY, INK, QUIET
 
 WAYS: dict[str, MakeAttention] = {
     "multi-head": partial(GroupedQueryAttention, num_kv_heads=4, bias=False),
@@ -39,10 +39,10 @@ WAYS: dict[str, MakeAttention] = {
 NUMBERS_KEPT = {"multi-head": 128, "grouped": 64, "multi-query": 32, "latent": 32}  # of a word
 QUARTER = ("multi-query", "latent")
 DRAWN = (*QUARTER, "grouped")
-TASKS = {  # name -> title of its panel
-    "toy language": "toy language",
-    "four look-ups": "four look-ups,\n300 steps",
-    "look-ups after 900 steps": "four look-ups,\n900 steps",
+TASKS = {  # name -> what the picture calls it
+    "toy language": "next word",
+    "four look-ups": "look-ups, 300 steps",
+    "look-ups after 900 steps": "look-ups, 900 steps",
 }
 
 
@@ -73,40 +73,38 @@ def measure(run: Run) -> Numbers:
 
 
 def picture(results: Results) -> Figure:
-    """What each way costs against multi-head attention: a dot for each run, a line at the median.
+    """What each way costs against multi-head attention: a bar at the median, a dot for each run.
 
-    A panel for each task.
+    A panel for each task, one below the other, on the same scale.
     """
-    fig, axes = plt.subplots(
-        1, len(TASKS), figsize=(9, 3.8), sharex=True, sharey=True, layout="constrained"
-    )
+    fig, axes = plt.subplots(len(TASKS), 1, figsize=(8.6, 5.2), sharex=True, layout="constrained")
     drawn = []
     for name in results.mean:
         if name.rpartition(", ")[2] in DRAWN:  # the loss of multi-head itself is no difference
             drawn += results.each(name)
     lowest, highest = min(0.0, *drawn), max(0.1, *drawn)
-    room = 0.2 * (highest - lowest)
     for ax, (task, title) in zip(axes, TASKS.items(), strict=True):
-        ax.set_title(title)
-        ax.axvline(0, color=QUIET, linewidth=1, linestyle=":")
+        ax.set_title(title, loc="left", weight="bold")
+        ax.axvline(0, color=INK, linewidth=1)
+        beside = {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}
         for place, way in enumerate(DRAWN):
             if f"{task}, {way}" not in results.mean:
-                ax.text(0.1 * room, place, "not run", va="center", color=QUIET)
+                ax.annotate("not run", (0, place), color=QUIET, **beside)
                 continue
             seeds = results.each(f"{task}, {way}")
-            color = BLUE if way in QUARTER else GREY
-            ax.plot(seeds, [place] * len(seeds), "o", color=color, markersize=9, alpha=0.6)
             middle = median(seeds)
-            ax.plot([middle, middle], [place - 0.25, place + 0.25], color=color, linewidth=3)
+            ax.barh(place, middle, 0.62, color=BLUE if way in QUARTER else GREY)
+            if len(seeds) > 1:
+                ax.plot(seeds, [place] * len(seeds), "o", color=INK, markersize=4, alpha=0.6)
             text = f"{middle:+z.2f}".replace("-", "−")
-            style = {"ha": "center", "va": "bottom", "fontsize": 11}
-            around = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # the dotted line stops
-            ax.text(middle, place - 0.3, text, bbox=around, **style)
-    labels = [f"{way}\n{NUMBERS_KEPT[way]} numbers" for way in DRAWN]
-    axes[0].set_yticks(range(len(DRAWN)), labels)
-    axes[0].set(xlim=(lowest - room, highest + room), ylim=(2.5, -0.8))
-    more = f"loss above that of multi-head attention ({NUMBERS_KEPT['multi-head']} numbers), nats"
-    axes[1].set_xlabel(more)
+            ax.annotate(text, (max(0.0, *seeds), place), **beside)
+        labels = [f"{way}, {NUMBERS_KEPT[way]} numbers" for way in DRAWN]
+        ax.set_yticks(range(len(DRAWN)), labels)
+        ax.tick_params(length=0)
+        ax.set(ylim=(len(DRAWN) - 0.5, -0.5), xticks=[])
+        ax.spines[:].set_visible(False)
+    axes[0].set_xlim(lowest - 0.01, 1.15 * highest)
+    axes[-1].set_xlabel("loss above that of multi-head attention, in nats", fontsize=11, labelpad=8)
     return fig
 
 
@@ -114,8 +112,9 @@ main = Experiment(
     measure,
     picture=picture,
     title="With a quarter of the cache, look-ups often take more steps to learn",
-    note="trained, one layer of 4 heads, d = 64 · numbers: kept of each word, blue: a quarter\n"
-    "a dot for each run, a line at the median · dotted: as multi-head attention",
+    note="Numbers: what the cache keeps of each word; multi-head attention keeps "
+    f"{NUMBERS_KEPT['multi-head']}. Blue: a quarter of that, grey: half\n"
+    "look-ups: four cards are found at once · one layer of 4 heads, d = 64, trained · bar: median",
     answer="With a quarter look-ups lose {n[four look-ups, multi-query]:.2f} nats more "
     "(multi-query) and {n[four look-ups, latent]:.2f} (latent), after three times the steps "
     "{n[look-ups after 900 steps, multi-query]:.2f} and {n[look-ups after 900 steps, latent]:.2f}",
