@@ -98,8 +98,8 @@ def draw_many_heads(fig: Figure, top: float, one: Trained, four: Trained, words:
     single, several = chosen_and_scored(one), chosen_and_scored(four)
     relation = max(CORE_RELATIONS, key=lambda name: several[name] - single[name])
     statement = (
-        f"A lone head links {single[relation]:.0%} of new pairs of "
-        f"{relation.replace('-', ' and ')}, the best of these four {several[relation]:.0%}."
+        f"Of new pairs of {relation.replace('-', ' and ')} one head alone finds "
+        f"{single[relation]:.0%}. The best of these four finds {several[relation]:.0%}."
     )
     band(fig, top, "2  Many heads", statement)
     right = {}
@@ -140,7 +140,7 @@ def draw_without_a_future(fig: Figure, top: float, trained: Trained, words: list
     """What each word sees under the mask, and how the model goes on after the verb."""
     statement = "A word may see only itself and the past. So the model can guess the next."
     band(fig, top, "4  Without a future", statement)
-    ax = plot_mask(panel(fig, LEFT + 30, top + 40, 120, 80), causal_mask(len(words)), words)
+    ax = plot_mask(panel(fig, LEFT + 12, top + 40, 100, 80), causal_mask(len(words)), words)
     ax.tick_params(labelsize=BODY if len(words) < 9 else SMALL)
     plt.setp(ax.get_xticklabels(), rotation=45, ha="left", rotation_mode="anchor")
     prompt = words[: choose_word(words) + 1]
