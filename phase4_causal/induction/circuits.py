@@ -154,17 +154,17 @@ def picture(results: Results) -> Figure:
     shape = {"figsize": (9.2, 4.6), "width_ratios": (1.2, 1.2, 1)}
     fig, (match, said, parts) = plt.subplots(1, 3, **shape, layout="constrained")
     draw_table(match, results.shown["match"])
-    match.set(xlabel="word before the key", ylabel="word of the query")
-    match.set_title("looks for:\nthe word before", fontsize=12)
+    match.set(xlabel="word before the place", ylabel="word that looks")
+    match.set_title("it looks for a place\nafter the same word", fontsize=12)
     draw_table(said, results.shown["said"])
     said.set(xlabel="word it says", ylabel="word it looks at")
-    said.set_title("says:\nthe word it looks at", fontsize=12)
+    said.set_title("it says\nthe word it looks at", fontsize=12)
     colors = {"its queries": GREY, "its keys": BLUE, "its values": GREY}
     rows = {name: results.each(name.replace("its", "composition,")) for name in colors}
     chance = results.mean["composition, random"]
-    charts.bars(parts, rows, colors, guess=chance, guess_name=f"highest of {RANDOM} random")
+    charts.bars(parts, rows, colors, guess=chance, guess_name=f"highest of\n{RANDOM} random")
     parts.spines["bottom"].set_visible(False)
-    parts.set_title("reads by its keys:\nthe previous-token head", fontsize=12)
+    parts.set_title("it reads the other head\nthrough its keys", fontsize=12)
     return fig
 
 
@@ -172,10 +172,10 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="The weights alone show what a copying head looks for and says",
-    note=f"best head of layer 1, trained {TRAINING_STEPS} steps · {DRAWN} of 64 words · white: "
-    "average, dark: far above average\nright: how much of what that head writes is read, beside "
-    "random matrices",
+    title="The weights alone, without any text, tell what a copying head looks for and says",
+    note="A dark diagonal: each word goes with itself. White: average, dark: far above it "
+    f"({DRAWN} of 64 words)\nright: how much of what the previous-token head of layer 0 writes is "
+    f"read, beside random matrices · trained {TRAINING_STEPS} steps",
     answer="The word before is matched for {n[looks for the word before]:.0%} of the words, by "
     "weights alone; with feed-forward networks for "
     "{n[looks for the word before with feed-forward]:.0%}",
