@@ -412,6 +412,29 @@ def test_the_story_goes_by_keyboard_alone_and_is_scored(browser, explorer_addres
     assert errors == []
 
 
+def test_the_story_says_of_each_stop_what_its_numbers_say(page, explorer_models):
+    goes_to(page, "story=4")
+    now = state(page)
+
+    def looks_most(step):
+        screen = computed(model_at(explorer_models, now | {"step": step}), now)
+        return int(screen.weights[now["query"]].argmax())
+
+    trained_step = explorer_models["both sides"].recipe.steps
+    steps = {now["step"]}
+    for place in range(1, 11):
+        page.fill("#step", str(place))
+        steps.add(state(page)["step"])
+        said = page.inner_text("#says")
+        most = looks_most(state(page)["step"])
+        if most == looks_most(trained_step):
+            assert "Now the arc goes to" in said
+        else:
+            name = "____" if most in now["hidden"] else now["words"][most]
+            assert f"now it looks most at “{name}”" in said
+    assert len(steps) > 5
+
+
 SPOKEN_OF = {  # where the story stands, after which press, and what it speaks of then
     "story=1": ["#words", "#more .choices button >> nth=3", "#next"],
     "story=1 bet": ["#words", ".verdict", "#guesses .line >> nth=4", "#next"],
@@ -419,7 +442,7 @@ SPOKEN_OF = {  # where the story stands, after which press, and what it speaks o
     "story=2 bet": ["#words", "#says", "#guesses .line >> nth=4", "#next"],
     "story=3": ["#words", "#says", ".keys .line >> nth=-1", "#next"],
     "story=4": ["#words", "#says", "#guesses .line >> nth=4", "#step", "#step-note", "#next"],
-    "story=5": ["#words", "#heads .map >> nth=7", "#large thead", "#large tr >> nth=-1", "#next"],
+    "story=5": ["#words", "#heads .map >> nth=7", "#large-note", "#large-fold summary", "#next"],
     "story=6": ["#words", "#more .choices button >> nth=1", "#heads .map >> nth=7", "#next"],
     "story=6 bet": ["#words", "#says", "#grow-train", "#heads .map >> nth=7", "#next"],
     "story=7": ["#words", "#says", "#more a >> nth=1", "#back"],
@@ -483,6 +506,8 @@ def test_the_first_screen_has_one_thing_to_do(browser, explorer_address):
     visible = [one for one in page.locator(CONTROLS).all() if one.is_visible()]
     assert len(visible) <= 12
     assert len(page.evaluate(WITH_DIGIT)) <= 8
+    assert page.locator("#arcs path").count() == 1, "the arc that is meant, and no other"
+    assert page.locator("#heads .role").first.text_content() == "", "what is hidden is not drawn"
     page.close()
 
 

@@ -128,14 +128,8 @@ const Story = (() => {
 
   // The end of the story: what was seen has a name, and there is more to do.
   function drawScore() {
-    const note = element("span", { class: "quiet", role: "status" });
-    const address = `${location.href.split("#")[0]}#story=1`;
-    const copy = button("copy a link to this story", async () => {
-      await navigator.clipboard?.writeText(address).catch(() => {});
-      note.textContent = address;
-    });
     const link = (href, text) => element("a", { href, class: "button" }, text);
-    return [row(link("#view=own", "a sentence of your own"), link("#view=break", "six more bets"), copy), note];
+    return [row(link("#view=own", "a sentence of your own"), link("#view=break", "six more bets"))];
   }
 
   const STEPS = [
@@ -184,10 +178,12 @@ const Story = (() => {
     const [truth, now] = [language.vocabulary[after.truth], language.vocabulary[after.best]];
     const isFirst = stop.step === 0 && after.best === after.truth;
     const isLess = shareOfKind(after) < shareOfKind(before);
+    const trained = Levers.measure({ ...seen.state, step: Runs.lastStep(seen.state.run) }, language);
     const told = {
-      best: language.vocabulary[before.best], now, a_word: Words.aWordFor(truth, language.groups),
+      at_end: percent(shareOfKind(trained)), best: language.vocabulary[before.best], now,
+      a_word: Words.aWordFor(truth, language.groups),
       of_kind: percent(shareOfKind(before)), left: percent(shareOfKind(after)), only: isLess ? "only " : "",
-      rule: Words.ofVerb(seen.state.words, language), luck: isFirst ? " (That the right word leads already is luck.)" : "",
+      rule: Words.ofVerb(seen.state.words, language), luck: isFirst ? " (The right word leads by luck.)" : "",
     };
     const { same, other } = texts[1].still;
     const isSame = Words.kindOf(truth, language.groups).includes(now);
