@@ -37,8 +37,9 @@ def linked_pictures() -> list[str]:
     return sorted(names)
 
 
-def draw_from_record(options: argparse.Namespace) -> None:
-    """Draws the pictures that show the ten seeds of the record."""
+def draw_without_a_run(options: argparse.Namespace) -> None:
+    """Draws the machine of each lesson, and the pictures that show the ten seeds of the record."""
+    machine.draw_machines(options.output_dir)
     seven.draw_small_pictures(options.output_dir)
     for module in MORE_SEEDS:
         results = Results(record.runs(module), options, {})
@@ -88,7 +89,7 @@ def with_live_link(text: str, site_url: str) -> str:
 def main(argv: list[str] | None = None) -> str:
     parser = cli.parser(__doc__)
     options = cli.parse(parser, argv)
-    draw_from_record(options)
+    draw_without_a_run(options)
     try:
         live_page.film(options.output_dir)
         count = fill_gallery(options.output_dir)
