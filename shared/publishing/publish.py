@@ -22,7 +22,7 @@ from PIL.PngImagePlugin import PngInfo
 from shared import cli, paths
 from shared.evidence import record
 from shared.experiment import Results
-from shared.publishing import live_page, record_links, seven
+from shared.publishing import live_page, machine, record_links, seven
 
 MORE_SEEDS = ("phase2_multi_head.heads.how_many_heads",)
 SHOWN = re.compile(r"visualizations/gallery/([\w/]+\.(?:png|gif))")
