@@ -25,6 +25,7 @@ TESTS = {
     "phase3_visualization": (
         "circuits",
         "explorer",
+        "explorer_elsewhere",
         "explorer_pages",
         "layers",
         "pretrained",
