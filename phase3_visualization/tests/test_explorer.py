@@ -173,7 +173,9 @@ PARTS = ("packed", "matmul", "pieces", "network", "training")
 def test_the_bytes_in_the_page_are_the_assembled_text():
     wasmtime = pytest.importorskip("wasmtime", reason='no wasmtime: pip install -e ".[browser]"')
     shipped = re.search(r"ASSEMBLED = `([^`]*)`", write_page.page_file("model/matmul.js"))[1]
-    assert base64.b64decode(shipped) == wasmtime.wat2wasm(write_page.page_file("model/matmul.wat"))
+    assembled = wasmtime.wat2wasm(write_page.page_file("model/matmul.wat"))
+    code, names = base64.b64decode(shipped), b"\x04name"  # a last section, for who debugs
+    assert assembled.startswith(code) and assembled.index(names) - len(code) in (2, 3)
 
 
 def random_batch(generator):

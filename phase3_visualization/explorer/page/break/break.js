@@ -125,40 +125,19 @@ const Break = (() => {
       button(text, () => go(at), { class: "main-button" })];
   }
 
-  const INK = { ground: "#0f2a3f", text: "#ffffff", null: "#b9cbd9", true: "#4cc38a", false: "#f2a65a" };
-
-  // The score as a picture to save.
-  function picture(line, marks) {
-    const spoken = { role: "img", "aria-label": `A card: ${line} bets won` };
-    const canvas = element("canvas", { width: 1200, height: 630, ...spoken });
-    const context = canvas.getContext("2d");
-    const write = (text, x, y, size, color) => {
-      Object.assign(context, { font: `600 ${size}px system-ui, sans-serif`, fillStyle: color });
-      context.fillText(text, x, y, canvas.width - x - 60);
-    };
-    context.fillStyle = INK.ground;
-    context.fillRect(0, 0, canvas.width, canvas.height);
-    write("Attention: break it, and see", 70, 130, 44, INK.null);
-    write(line, 64, 350, 130, INK.text);
-    write("bets won", 70, 420, 36, INK.null);
-    marks.forEach((mark, i) => write(`${wagers[i].title} ${SIGN[mark]}`, 640, 225 + i * 60, 32, INK[mark]));
-    return canvas;
-  }
-
   function score() {
     const marks = marksOf(state.answers);
     const [right, open] = [true, null].map((kind) => marks.filter((mark) => mark === kind).length);
-    const canvas = picture(`${right} of ${marks.length}`, marks);
-    const saved = { href: canvas.toDataURL(), download: `break-it-${right}-of-${marks.length}.png` };
+    const bets = wagers.map(({ title }, i) =>
+      element("li", { class: { true: "won", false: "lost" }[marks[i]] }, `${title} `, element("b", {}, SIGN[marks[i]])));
     return [
       element("h2", { tabindex: "-1" }, `${right} of ${marks.length}`),
       element("p", {}, open ? `Not asked yet: ${open}.` : right === marks.length ? "You saw all of it coming."
         : `Attention surprised you in ${marks.length - right} of ${marks.length}. That is what bets are for.`),
-      canvas,
-      element("p", { class: "row" }, element("a", { class: "button", ...saved }, "save the picture"),
-        button("start again", again)),
+      element("ol", {}, ...bets),
       quiet(location.protocol.startsWith("http") ? "The address of this page holds your score: copy it to send it."
-        : "This page lies on a disk. Its address works for others once the page lies on the web.")];
+        : "This page lies on a disk. Its address works for others once the page lies on the web."),
+      button("start again", again)];
   }
 
   function show(asked) {

@@ -7,8 +7,7 @@
 const Live = (() => {
   const { button, element, svg, fixed, percent, weightColor, readable, bar, guesses, indexOfLargest } = View;
   const { turns, quiet, pane, panes, letter, cells, map, onTrack, here, mean, loss } = Stage;
-  const { softmax } = Network;
-  const run = (model, tokens, levers = {}) => Network.run(model, tokens, levers);
+  const { run, softmax } = Network;
 
   const withGap = (words, hidden) => words.map((word, i) => (i === hidden ? "▢" : word));
 
@@ -26,7 +25,7 @@ const Live = (() => {
   // Each head as it reads the sentence: a row of maps for each layer.
   const everyHead = ({ layers }, say, inShort) => element("div", { class: "eight" },
     ...layers.flatMap(({ weights }, layer) => weights.map((head, i) => element("figure", {},
-      Stage.map(head, say("head", { head: `${layer}.${i}` })), element("figcaption", {}, inShort([layer, i]))))));
+      map(head, say("head", { head: `${layer}.${i}` })), element("figcaption", {}, inShort([layer, i]))))));
 
   // How much less sure the model is without each head, with its 95 % interval, beside what a head that can go may cost.
   function rising(rises, inShort) {

@@ -85,8 +85,6 @@ const Levers = (() => {
       nameOf(Math.floor(i / num_heads), i % num_heads));
   }
 
-  const without = (state, removed, language) => measure({ ...untouched(state), removed }, language);
-
   function* setsOf(items, size, from = 0) {
     if (size === 0) yield [];
     for (let i = from; i < items.length && size > 0; i++) {
@@ -100,7 +98,7 @@ const Levers = (() => {
     const whole = measure(untouched(state), language);
     for (let size = 1; size <= MOST; size++) {
       const found = [...setsOf(allHeads(), size)]
-        .map((heads) => ({ heads, ...without(state, heads, language) }))
+        .map((heads) => ({ heads, ...measure({ ...untouched(state), removed: heads }, language) }))
         .filter(({ best: now }) => now !== whole.best);
       const chosen = found.find(({ heads }) => size === 1 && heads[0] === nameOf(state.layer, state.head));
       if (found.length) return (chosen ?? found.reduce((a, b) => (b.chance < a.chance ? b : a))).heads;

@@ -48,18 +48,15 @@ const Network = (() => {
     return Float32Array.from(Object.values(parameters).flatMap(({ value }) => [...value.data]));
   }
 
-  /* Column 2i holds sin(position / 10000^(2i / d_model)), column 2i + 1 the cosine of the same angle. */
-  function position_number(position, column, d_model) {
-    const angle = position * Math.exp((-Math.log(10000) * (column - (column % 2))) / d_model);
-    return column % 2 === 0 ? Math.sin(angle) : Math.cos(angle);
-  }
-
-  /* The vectors of the positions 0 to length - 1, (length, d_model). */
+  /* The vectors of the positions 0 to length - 1, (length, d_model). Column 2i holds sin(position / 10000^(2i / d_model)),
+     column 2i + 1 the cosine of the same angle. */
   function position_vectors(space, length, d_model) {
     const positions = space.take(length, d_model);
-    positions.data.forEach((_, i) => {
-      positions.data[i] = position_number(Math.floor(i / d_model), i % d_model, d_model);
-    });
+    for (let i = 0; i < positions.data.length; i++) {
+      const [position, column] = [Math.floor(i / d_model), i % d_model];
+      const angle = position * Math.exp((-Math.log(10000) * (column - (column % 2))) / d_model);
+      positions.data[i] = column % 2 === 0 ? Math.sin(angle) : Math.cos(angle);
+    }
     return positions;
   }
 
