@@ -141,7 +141,7 @@ def draw_scores(ax: Axes, looks: list[Look], guesses: list[float]) -> None:
     low, high = min(guesses), max(guesses)
     ax.axhspan(low, high, color=HIDDEN, linewidth=0)
     style = {"ha": "right", "transform": ax.get_yaxis_transform(), **TEXT}
-    ax.text(0.98, high + 0.02, "guesses", color=QUIET, **style)
+    ax.text(0.98, high + 0.02, "by guessing", color=QUIET, **style)
     steps = [look.step for look in looks]
     for row, relation in enumerate(CORE_RELATIONS):
         shares = [look.scores[relation] for look in looks]

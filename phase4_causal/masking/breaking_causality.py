@@ -151,7 +151,7 @@ def picture(found: Results) -> Figure:
     for ax in (curves, past):
         for level in (grammar, UNIFORM):
             ax.axhline(level, color=GREY, linestyle="--", linewidth=1.2, zorder=0)
-    curves.text(last, grammar - 0.1, "the grammar itself", ha="right", va="top", color=QUIET)
+    curves.text(last, grammar - 0.1, "no model can be better", ha="right", va="top", color=QUIET)
     curves.text(last, UNIFORM, "a guess among all words", ha="right", va="bottom", color=QUIET)
     curves.set(title="in training: all words at once", xlabel="step", ylabel="loss, nats per word")
     curves.set(xlim=(0, last), ylim=(0, 1.1 * highest))

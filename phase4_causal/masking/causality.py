@@ -130,8 +130,8 @@ main = Experiment(
     title="With a right causal mask a later word moves an earlier answer by exactly "
     "{shown[leak]:.3g}",
     note="One word is changed (column): which places answer otherwise (row)? blue: they do · red: "
-    "they do, and the word comes later · hatched: no\nmoves by: an answer before the changed word, "
-    "at most, in logits · untrained models of one layer: which paths exist is the same",
+    "they do, and the word comes later · hatched: no\nmoves by: the largest change of an earlier "
+    "answer, in logits · untrained models of one layer: training opens no path",
     answer="Causal modules leak {shown[leak]:.3g}; planted mistakes move a logit by "
     "{shown[mistakes]:.2f} or more",
 )
