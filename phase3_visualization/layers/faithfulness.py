@@ -154,8 +154,9 @@ main = Experiment(
     title="In {n[raw weights, found]:.0%} of the sentences the largest attention weight lies on "
     "the word that mattered",
     note="A word is hidden and guessed. The word that mattered: hidden as well, it costs the guess "
-    "most. Blue: made of attention weights\n{shown[model]} · {n[sentences]:.0f} held-out sentences, "
-    "where a perfect reader names the same word",
+    "most. Blue: made of attention weights\n"
+    "{shown[model]} · {n[sentences]:.0f} held-out sentences, where a perfect reader names the same "
+    "word",
     answer="The largest raw weight lies on the word that mattered in {n[raw weights, found]:.0%} "
     "of the sentences (nearest word {n[nearest word, found]:.0%}), on a related word in "
     "{n[raw weights, plausible]:.0%}",
