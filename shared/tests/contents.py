@@ -6,6 +6,7 @@ TESTS of test_all.py into the test files beside the rooms.
 
 import contextlib
 import os
+import pickle
 
 import pytest
 import torch
@@ -35,7 +36,7 @@ def pytest_pycollect_makeitem(collector, name, obj):
 def pytest_collection_modifyitems(items):
     """The tests of pages run in two processes: each has a Chromium, and a page slow to make."""
     for item in items:
-        if "browser" in item.fixturenames:
+        if {"browser", "firefox"} & {*item.fixturenames}:
             item.add_marker("browser")
         if {"browser", "explorer_data"} & {*item.fixturenames}:
             live = item.path.stem == "test_explorer_pages"  # about half of the time
@@ -97,6 +98,21 @@ def explorer_models():
     return {recipe.name: as_packed(sharp_model(recipe), "float16") for recipe in EXPLORER_RECIPES}
 
 
+def made_once(tmp_path_factory, name, make):
+    """Returns what make() returns. In a run in several processes the first makes it for all."""
+    if "PYTEST_XDIST_WORKER" not in os.environ or os.name != "posix":
+        return make()
+    import fcntl
+
+    kept = tmp_path_factory.getbasetemp().parent / name
+    with kept.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # the others wait here until it is closed
+        if not kept.stat().st_size:
+            file.write(pickle.dumps(make()))
+            file.flush()
+        return pickle.loads(kept.read_bytes())
+
+
 def with_role(role, others=None):
     """What the page is told of a head that has a role, or of one without."""
     return {"role": role, "own": role and 0.8, "others": others}
@@ -115,8 +131,12 @@ def explorer_data(explorer_models, tmp_path_factory):
     from shared.toy_language import tokenize
 
     run = as_if_trained(explorer_models["both sides"])
-    with quick_training(tmp_path_factory.mktemp("explorer")):
-        data = write_page.page_data(run, run, cli.parse(cli.parser(""), ["--quick"]))
+
+    def page_data():
+        with quick_training(tmp_path_factory.mktemp("explorer")):
+            return write_page.page_data(run, run, cli.parse(cli.parser(""), ["--quick"]))
+
+    data = made_once(tmp_path_factory, "explorer_data", page_data)
     none = with_role(None)
     data["runs"][0]["stops"][-1]["heads"] = [
         [with_role("determiner → noun", 0.1), none, none, with_role("previous")],
