@@ -20,6 +20,7 @@ from shared.plan import NEEDS, PLANS
 from shared.publishing.report import write_pages
 from shared.publishing.report.lessons import Site, add_previews, rendered, sources, write_lesson
 from shared.publishing.report.your_run import LISTED, your_run
+from shared.publishing.seven import SMALL_PICTURES
 from shared.tests.helpers import axe_violations
 from shared.visualization_utils import save_figure
 
@@ -54,6 +55,7 @@ def saved(name, claim, kind):
         "effect": "0.5 to 0.7",
         "here": "holds, 1 of 1 seeds",
         "as published": False,
+        "on record": True,
         "revised": "it rained" if kind == DIFFER else "",
     }
 
@@ -129,11 +131,13 @@ def test_report_escapes_and_leaves_nothing_out(report):
         "0.5  &lt;on record&gt;",
         "after a look at seeds 0 to 9: it rained",
         'href="../phase1_single_head/parts/scaling.py"',  # code is linked where it is there
-        "Small models of real text do not look things up",  # a surprise without a picture
+        "<strong>What comes first is not what gets lost.</strong> Before attention",
+        'href="lessons/data/surprises.html#what-comes-first-is-not-what-gets-lost">Read on</a>',
     ):
         assert said in page, said
     for name in DRAWN:
         assert page.count(f'<img src="plots/{name}') == 1, name
+    assert page.count(">Read on</a>") == len(SMALL_PICTURES), "the seven, each with its picture"
     assert "<b>water" not in page and "<script>alert" not in page
     for each in (r'<details id="([^"]+)"', r'<a href="#([^"]+)" title="[^"]+: '):
         assert re.findall(each, page) == IN_ORDER

@@ -33,6 +33,7 @@ from shared.plan import SECTIONS
 
 CONTENTS = Path("README.md")
 NOTES = Path("data", "notes.md")
+SURPRISES = Path("data", "surprises.md")
 PREVIEW = "gallery/phase1/qkv_flow.png"  # the picture beside a shared address
 SOURCE = re.compile(r'(?<=<img src=")[^"]+')  # of a picture as HTML, which says its width
 NO_HEAD = re.compile(r"<thead>\s*<tr>\s*(<th></th>\s*)+</tr>\s*</thead>")

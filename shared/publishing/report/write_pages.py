@@ -3,9 +3,10 @@
     python shared/publishing/report/write_pages.py
 
 The report page begins with a dot for each finding, the numbers of the run beside the record
-(your_run.py), and the surprises as README tells them. Then it has each question that a script asks,
-with what it measured (data/processed/findings/) and drew. The picture of an experiment is called
-after its file; any other script says in its docstring what it draws. report.js filters.
+(your_run.py), and how the surprises begin that README and data/surprises.md tell. Then it has each
+question that a script asks, with what it measured (data/processed/findings/) and drew. The picture
+of an experiment is called after its file; any other script says in its docstring what it draws.
+report.js filters.
 """
 
 import importlib
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
+from mdit_py_plugins.anchors.index import slugify
 from PIL import Image
 
 from shared import cli, paths
@@ -28,6 +30,7 @@ from shared.plan import NEEDS, PLANS, SECTIONS, path_of, question_of
 from shared.publishing.report.lessons import (
     CONTENTS,
     NOTES,
+    SURPRISES,
     Site,
     add_previews,
     link,
@@ -49,11 +52,10 @@ TRY = {
 }
 # A claim's first sentence is its point; where the next one begins, its conditions begin.
 NEXT_SENTENCE = re.compile(r"(?<=[.?!])(?=\s+[^a-z\d\s])")
-SURPRISE = (
-    re.compile(  # in README: a small picture if there is one, and "**1. What we found.** ..."
-        r'^(?:<p><img src="\S+/seven/(\w+)\.png" alt="(.*?)".*\n\n)?(\*\*\d\. .*)$',
-        re.MULTILINE,
-    )
+STORY = re.compile(  # a heading, its first paragraph, and further below a small picture
+    r"^##+ (?P<title>.+)\n\n(?P<begins>[^#\n].*)\n(?:(?!#).*\n)*?"
+    r'<p><img src="\S+/seven/(?P<name>\w+)\.png" alt="(?P<alt>.*?)"',
+    re.MULTILINE,
 )
 
 
@@ -114,19 +116,27 @@ def asked_and_found(output_dir: Path) -> dict[str, list[Mapping]]:
 
 
 def surprises(site: Site) -> list[dict]:
-    """Returns README's surprises: small picture, README's words, what to try in the explorer."""
+    """Returns the surprises of README and of the page of its own that has the others.
+
+    Each has a small picture, how its story begins and where it goes on, and what to try in the
+    explorer.
+    """
     found = []
-    for name, alt, text in SURPRISE.findall((paths.ROOT / CONTENTS).read_text(encoding="utf-8")):
-        html = rendered(text, CONTENTS, paths.PAGE, site).strip()
-        view, trial = TRY.get(name, ("", ""))
-        surprise = {
-            "picture": link(paths.PAGE, paths.GALLERY / "seven" / f"{name}.png") if name else "",
-            "alt": alt,
-            "said": Markup(html.removeprefix("<p>").removesuffix("</p>")),
-            "view": view,
-            "trial": trial,
-        }
-        found.append(surprise)
+    for source in (CONTENTS, SURPRISES):
+        for story in STORY.finditer((paths.ROOT / source).read_text(encoding="utf-8")):
+            name, title = story["name"], story["title"]
+            goes_on = f"[Read on]({source.name}#{slugify(title)})"
+            text = f"**{title}.** {story['begins']} {goes_on}"
+            html = rendered(text, source, paths.PAGE, site).strip()
+            view, trial = TRY.get(name, ("", ""))
+            surprise = {
+                "picture": link(paths.PAGE, paths.GALLERY / "seven" / f"{name}.png"),
+                "alt": story["alt"],
+                "said": Markup(html.removeprefix("<p>").removesuffix("</p>")),
+                "view": view,
+                "trial": trial,
+            }
+            found.append(surprise)
     return found
 
 
