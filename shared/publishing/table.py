@@ -17,7 +17,7 @@ from statistics import fmean
 
 from shared import cli, paths
 from shared.evidence import findings, record
-from shared.evidence.claims import PLURAL, Claim, all_claims
+from shared.evidence.claims import DIFFER, FAILS, HOLDS, Claim, all_claims
 from shared.plan import SECTIONS, path_of
 from shared.publishing import notes, record_links
 from shared.publishing.notes import cell
@@ -27,7 +27,7 @@ NUMBERS_PAGE = paths.ROOT / "data" / "numbers.md"
 OPENING = """\
 # Is it true that ...?
 
-{counts}
+{counts}.
 
 Each line below is one thing that is said about attention, and in how many of ten training runs it
 came out true. Open a line to see under which conditions we tried it, the rule by which a run counts
@@ -132,10 +132,11 @@ def finding(claim: Claim) -> str:
 
 
 def counts_of(claims: Sequence[Claim]) -> str:
-    """Returns how many hold, as the front door says it."""
+    """Returns how many hold, as the front page says it: "Of 40 claims, 33 hold in all …"."""
     counts = Counter(record.verdict(claim).kind for claim in claims)
-    said = [f"{counts[kind]} {plural}" for kind, plural in PLURAL.items()]
-    return f"{counts.total()} experiments: {', '.join(said)}."
+    all_hold, none_hold, differ = counts[HOLDS], counts[FAILS], counts[DIFFER]
+    of = f"Of {counts.total()} claims, {all_hold} hold in all ten runs"
+    return f"{of}, {none_hold} in none, and {differ} in some"
 
 
 def out_of_sample(claims: Sequence[Claim]) -> str:

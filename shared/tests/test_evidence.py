@@ -657,7 +657,7 @@ def test_the_table_says_what_became_of_the_rules(recorded):
     tried = [made(name, at_least=bar, explored=9) for name, bar in bars.items()]
     tried[0] = made("C1", explored=10)
     page = table.claims_page([*tried, made("C4", experiment=f"{WATER}2", explored=3)])
-    assert "3 experiments: 1 hold in all ten seeds, 1 in none, 1 in some." in page
+    assert "Of 3 claims, 1 hold in all ten runs, 1 in none, and 1 in some." in page
     assert "1 claims, marked *new*" in page
     assert "<b>3 of 10 runs (new: not on record yet)</b>" in page
     assert "1 of 3 rules held as often" in page and "in 15 runs on record, and in 28 before" in page

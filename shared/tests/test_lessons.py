@@ -102,16 +102,20 @@ def settings_of(scripts):
     return found
 
 
-def test_seven_things_of_the_front_door_have_numbers_of_the_record_and_code():
-    text = text_of("README.md").split("## Seven things")[1].split("\n## ")[0]
-    assert re.findall(r'^<p><img src="\S+/seven/(\w+)\.png" alt', text, re.MULTILINE) == list(
-        SMALL_PICTURES
-    )
-    cells = re.findall(r"^\*\*\d\. .*$", text, re.MULTILINE)
-    assert len(cells) == 7
-    for said in cells:
-        scripts = re.findall(r"\]\(([\w/]+\.py)\)", said)
-        assert not unlinked_numbers(said, settings_of(scripts)), said
+def test_seven_surprises_have_a_story_with_picture_script_and_verdict():
+    """Two of them on the front page, five on a page of their own."""
+    shown = []
+    for page in ("README.md", "data/surprises.md"):
+        for story in re.split("^##+ ", text_of(page), flags=re.MULTILINE):
+            pictures = re.findall(r'^<p><img src="\S+/seven/(\w+)\.png" alt', story, re.MULTILINE)
+            shown += pictures
+            if pictures:
+                links = re.findall(r"\]\(([\w/.]+\.py)\)", story)
+                scripts = [beside(page, link) for link in links]
+                assert scripts, story
+                assert "claims.md#" in story, story
+                assert not unlinked_numbers(story, settings_of(scripts)), story
+    assert sorted(shown) == sorted(SMALL_PICTURES)
 
 
 def test_the_front_door_counts_as_the_record_does():
@@ -262,13 +266,13 @@ def test_on_a_phone_pictures_have_all_of_its_width(browser, tmp_path, page):
     assert shown.evaluate("document.querySelectorAll('table img').length") == 0
 
 
-def test_small_pictures_have_two_pixels_for_each_that_the_front_door_shows(tmp_path):
+def test_small_pictures_have_two_pixels_for_each_that_a_page_shows(tmp_path):
     draw_small_pictures(tmp_path)
-    widths = re.findall(r'<img src="(\S+)" alt=".*?" width="(\d+)"', text_of("README.md"))
+    both = text_of("README.md") + text_of("data/surprises.md")
+    widths = re.findall(r'<img src="\S*gallery/(\S+)" alt=".*?" width="(\d+)"', both)
     assert len(widths) == len(SMALL_PICTURES)
     for source, width in widths:
-        drawn = tmp_path / paths.PLOTS / source.removeprefix("visualizations/gallery/")
-        with Image.open(drawn) as image:
+        with Image.open(tmp_path / paths.PLOTS / source) as image:
             assert image.width == 2 * int(width), source
 
 
