@@ -15,7 +15,7 @@ from shared.exercise_checker import command
 
 def prefix_mask(prefix_length: int, query_length: int, key_length: int) -> Tensor:
     """Exercise 1: a question is read as a whole, its answer word by word. Who may see whom?
-    Lesson: 1. What may a word see · easy · 25 min
+    Lesson: 1. What may a word see? (causal mask) · easy · 25 min
 
     prefix_length   how many words, the first ones, are the prefix, such as a question; 0 or more
     query_length    T_q, at most T_k
@@ -33,7 +33,7 @@ def prefix_mask(prefix_length: int, query_length: int, key_length: int) -> Tenso
 
 def combined_mask(lengths: Tensor, query_length: int, key_length: int) -> Tensor:
     """Exercise 2: and if the sequences of a batch end at different places, the rest being padding?
-    Lesson: 1. What may a word see · medium · 30 min
+    Lesson: 1. What may a word see? (causal mask) · medium · 30 min
 
     lengths        (B,)             integers, the number of real words of each sequence
     query_length   T_q
@@ -50,7 +50,7 @@ def combined_mask(lengths: Tensor, query_length: int, key_length: int) -> Tensor
 
 def next_word_probabilities(logits: Tensor, temperature: float, top_k: int) -> Tensor:
     """Exercise 3: from what a model says to the probabilities by which its next word is drawn.
-    Lesson: 4. Writing · medium · 45 min
+    Lesson: 4. How does a model write? (greedy, temperature, top-k, top-p) · medium · 45 min
 
     logits        (B, T, V)         float64, of a text of T words; position t predicts word t + 1
     temperature   above 0
@@ -75,7 +75,7 @@ def cached_step(
     past_values: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Exercise 4: attention for one new word, keys and values of the T words before it being kept.
-    Lesson: 5. The cache · medium · 50 min
+    Lesson: 5. The cache (KV cache) · medium · 50 min
 
     word          (B, d_model)      float64, as all that follow: the embedding of the new word
     positions     (max_length, d_model)     added to embeddings, row t for the word at position t,
@@ -103,7 +103,7 @@ def merge_tiles(
     mean_b: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Exercise 5: attention over keys a and over keys b is known; what is it over all of them?
-    Lesson: 6. Long texts · hard · 75 min
+    Lesson: 6. Long texts (FlashAttention, sliding window, linear attention) · hard · 75 min
 
     Of each tile there are, in float64, for scores s[i, j] and values v[j] of its own keys,
 
@@ -128,7 +128,7 @@ def causal_linear_attention(
     query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Exercise 6: attention as a recurrent network (Katharopoulos et al. 2020).
-    Lesson: 6. Long texts · hard · 60 min
+    Lesson: 6. Long texts (FlashAttention, sliding window, linear attention) · hard · 60 min
 
     query   (T, d_k)        float64, as key and value
     key     (T, d_k)
