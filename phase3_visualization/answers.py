@@ -105,7 +105,8 @@ def role_cases() -> list[Case]:
 @exercise("accuracy, baseline", role_cases)
 def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
     """
-    Two shares of the queries: how often the head finds a gold key, and the word k places on is one.
+    Count twice: for how many queries does the head find a gold key, and for how many is the word k
+    positions further on a gold key?
 
     asked      which queries have a gold key                               (N, T)
     attended   the key with the largest weight, the diagonal hidden first  (N, H, T)
@@ -130,7 +131,8 @@ def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
         share[k] = hits / asked
     baseline = max(share.values())
 
-    own position counted: hide the diagonal before the argmax (Clark et al. 2019)
+    own position counted: a head often looks most at the word itself, so hide the diagonal before
+    the argmax (Clark et al. 2019)
         .masked_fill(own, -1) =>
     own position set to 0: where all other weights are 0, too, the word itself may win: set it to -1
         .masked_fill(own, -1) => .masked_fill(own, 0)
@@ -270,9 +272,11 @@ def patch_head(
     patched after w_o: w_o mixes the heads: put in the columns before it
         torch.where(columns, clean, corrupted) @ w_o => torch.where(columns, clean @ w_o, corrupted
         @ w_o)
-    share of the clean lead: 0 is what the corrupted text gives: take its lead off, above and below
+    share of the clean lead: restored is 0 where nothing changed, so subtract the corrupted lead
+    above and below
         (lead - corrupted_lead) / (clean_lead - corrupted_lead) => lead / clean_lead
-    divided by the clean lead alone: what could come back is clean lead - corrupted lead
+    divided by the clean lead alone: no more can come back than clean lead - corrupted lead, so
+    divide by that
         / (clean_lead - corrupted_lead) => / clean_lead
     share lost, not restored: what came back is lead - corrupted lead
         (lead - corrupted_lead) / => (clean_lead - lead) /

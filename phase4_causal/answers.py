@@ -272,8 +272,8 @@ def merge_tiles(
     mean_b: Tensor,
 ) -> Three:
     """
-    A total counts in units of e to the largest score of its tile: bring both to one unit before you
-    add them.
+    Each total counts in a unit of its own, e to the largest score of its tile. Bring both to one
+    unit before you add them.
 
     largest          the larger of the two                                           (T_q,)
     part_a, part_b   each total times exp(own largest - new largest)                 (T_q,)
@@ -326,8 +326,8 @@ def linear_cases() -> list[Case]:
 @exercise("output, state, total", linear_cases)
 def causal_linear_attention(query: Tensor, key: Tensor, value: Tensor) -> Three:
     """
-    In the sum of (phi(q) · phi(k)) v take out phi(q). What is left, of phi(k) and v, is kept from
-    word to word.
+    You can take phi(q) out of the sum of (phi(q) · phi(k)) v. What is left depends on phi(k) and v
+    alone, so it can be kept from word to word.
 
     phi_q, phi_k   phi of all queries and keys                          (T, d_k)
     state, total   zeros at first, of the dtype of value                (d_k, d_v), (d_k,)
@@ -503,8 +503,8 @@ def absorbed_attention(
     query: Tensor, turned: Tensor, latents: Tensor, places: Tensor, w_uk: Tensor, w_uv: Tensor
 ) -> Three:
     """
-    A product of three can begin at either end: query with matrix, and then the result with each
-    latent.
+    A score is a product of three: query, matrix, latent. You may begin at either end, so multiply
+    query and matrix once, and then the result with each latent.
 
     absorbed   w_uk times the query        (H, d_c, d_k) @ (H, d_k, 1) -> (H, d_c)
     scores     absorbed with latents, plus turned with places: each time the second one transposed
@@ -562,8 +562,8 @@ def draft_cases() -> list[Case]:
 @exercise("kept, probabilities", draft_cases)
 def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tensor, Tensor]:
     """
-    Of the chance p of a word the draft brings min(p, q). What is missing must come from words drawn
-    anew.
+    Each word should come with its probability p, and the draft already brings min(p, q) of it. What
+    is missing must come from the words that are drawn anew.
 
     ratios          p / q of each drafted word: p[i, words[i]] / q[i, words[i]]         (n,)
     kept            how many come before the first whose luck is not below its ratio
@@ -582,7 +582,7 @@ def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tens
         p[places, words] / q[places, words] => q[places, words] / p[places, words]
     words behind a refused one kept: they were drafted to follow a word that is not there any more
         stays.cumprod(dim=0).sum() => stays.sum()
-    drawn again from p: kept words bring min(p, q) of p already: only what is missing may be drawn
+    drawn again from p: the words that stay already bring min(p, q) of p: draw only what is missing
         (p[kept] - q[kept]).clamp(min=0) => p[kept]
     not renormalised: what is missing sums to the chance of a refusal: divide by it
         missing / missing.sum() => missing

@@ -115,12 +115,14 @@ def measure(run: Run) -> Numbers:
 CLAIMS = (
     Claim(
         id="decodable-not-used",
-        text="What a linear probe reads from a head need not be used: in two layers of four heads "
-        "the kind of a hidden verb's subject can be read from a head that brings back next to "
-        "nothing of the answer",
-        source="our question to how probes are read (Hewitt & Liang 2019; Ravichander et al. 2021)",
-        rule=f"from some head whose output changes the answer by {UNUSED} or less a linear probe "
-        f"has {READABLE} or more right, and 0.15 more than from any head before training",
+        text="What a probe can read from a head need not be used by the model. From a head that "
+        "brings back next to nothing of the answer, a linear probe can read the kind of a hidden "
+        "verb's subject. We asked it of two layers of four heads.",
+        source="our own question to how probes are read (Hewitt & Liang 2019; Ravichander et al. "
+        "2021)",
+        rule=f"there is a head whose output changes the answer by {UNUSED} or less, and from "
+        f"which a linear probe has {READABLE} or more right, and 0.15 more than from any head "
+        "before training",
         effect=lambda n: (
             n["read from the best of them"] - n["read from the best head before training"]
         ),
@@ -128,8 +130,8 @@ CLAIMS = (
         also=lambda n: n["read from the best of them"] >= READABLE,
         oracle={"read from the best head before training": 0.5, "*": 1.0},
         null={"*": 0.5},
-        revised="asked for 0.9 right, which held with seven seeds, and counted heads that harm the "
-        "answer, too",
+        revised="at first the rule asked for 0.9 right, which held in seven seeds, and it counted "
+        "heads that harm the answer, too",
         explored=10,
     ),
 )

@@ -89,18 +89,22 @@ def measure(run: Run) -> Numbers:
 
 CLAIM = Claim(
     id="patching-lookers",
-    text="A head may look at a word and hand on next to nothing of it: in two layers of four heads "
-    "one head carries the subject of a hidden verb to the guess, and another looks at it as well",
-    source="against how patterns are read; Jain & Wallace 2019; the method is of Vig et al. 2020",
-    rule=f"put into the corrupted text, the output of some head with {LOOKS} of its weight on the "
-    f"subject restores {NOTHING} of the answer or less, and that of some head {CARRIES} or more",
+    text="A head may look at a word and hand on next to nothing of it. When a verb is hidden, one "
+    "head carries its subject to the guess, and another one looks at the subject as well, but "
+    "hands on next to nothing. We asked it of two layers of four heads.",
+    source="it goes against how patterns are read, as Jain & Wallace 2019 do; the method is that "
+    "of Vig et al. 2020",
+    rule=f"some head with {LOOKS} of its weight on the subject restores {NOTHING} of the answer "
+    f"or less when its output is put into the corrupted text, and some head restores {CARRIES} or "
+    "more",
     effect=lambda n: n["restored, least of the heads that look"],
     at_most=NOTHING,
     also=lambda n: n["restored, most of all heads"] >= CARRIES,
     explored=9,
     oracle={"restored, least of the heads that look": 0.0, "restored, most of all heads": 0.9},
     null={"restored, *": 0.9},
-    revised="at first that every head that looks hands on a tenth, which came out undecided",
+    revised="at first the claim was that every head that looks hands on a tenth, which came out "
+    "undecided",
 )
 
 main = Experiment(

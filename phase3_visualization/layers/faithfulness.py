@@ -113,17 +113,19 @@ def measure(run: Run) -> Numbers:
 CLAIMS = (
     Claim(
         id="faithful-weights",
-        text="In two layers of four heads the largest weight of the last layer finds the word that "
-        "mattered to a guess more often than the nearest word does",
-        source="course notes, Why Visualization Matters; Jain & Wallace 2019 against it, of LSTMs",
-        rule="the largest raw weight, heads averaged, finds it in at least a tenth of the "
-        "sentences more than the nearest word",
+        text="The largest attention weight finds the word that a guess depends on more often than "
+        "the nearest word does. We asked it of the weights of the last layer, in two layers of "
+        "four heads.",
+        source="course notes, in “Why Visualization Matters”; Jain & Wallace 2019 argue against "
+        "it, for LSTMs",
+        rule="the largest raw weight, with heads averaged, finds the word that mattered in at "
+        "least a tenth of the sentences more than the nearest word does",
         effect=lambda n: n["raw weights, found"] - n["nearest word, found"],
         at_least=0.1,
         explored=9,
         oracle={"raw weights, *": 0.9, "*": 0.4},
         null={"*": 0.4},
-        revised="asked for more than nine in ten found",
+        revised="at first the rule asked that more than nine in ten are found",
     ),
 )
 

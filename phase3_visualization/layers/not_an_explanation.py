@@ -96,19 +96,21 @@ def measure(run: Run) -> Numbers:
 
 CLAIM = Claim(
     id="norm-weights",
-    text="In two layers of four heads the word with the largest weight need not be the one that "
-    "adds most; with more than half of the weight it nearly always is",
-    source="course notes, Why Visualization Matters: weights show directly what influences what; "
-    "against it Kobayashi et al. 2020, of BERT, measured as there",
-    rule="of the rows of all heads together another word than the heaviest adds most in 5 % or "
-    "more; of those in which it has more than half of the weight in at most 5 %",
+    text="The word with the largest weight need not be the one that adds most, but with more than "
+    "half of the weight it nearly always is. We asked it of two layers of four heads.",
+    source="course notes, where “Why Visualization Matters” says that weights show directly what "
+    "influences what; Kobayashi et al. 2020 argue against it, for BERT, and we measure as they do",
+    rule="in 5 % or more of the rows of all heads together, a different word than the one with "
+    "the largest weight adds most; and among the rows in which that word has more than half of "
+    "the weight, this is so in at most 5 %",
     effect=lambda n: n["another word adds most"],
     at_least=0.05,
     also=lambda n: n["another word adds most, where one has over half of the weight"] <= 0.05,
     explored=10,
     oracle={"another word adds most": 0.2, "*": 0.01},
     null={"*": 0.0},
-    revised="was that the heaviest adds most in 95 % of the rows, which failed",
+    revised="at first the rule said that the word with the largest weight adds most in 95 % of "
+    "the rows, which failed",
 )
 
 

@@ -132,17 +132,18 @@ def measure(run: Run) -> Numbers:
 
 CLAIM = Claim(
     id="pretrained-coreference",
-    text="A head of all-MiniLM-L6-v2, a sentence encoder of 23 million numbers (6 layers of 12 "
-    "heads), hardly ever gets “it” wrong in both sentences of a pair, as coin flips would in a "
-    "quarter; but in most pairs it prefers the same noun, whatever “it” means (one model; a seed "
-    "draws which pairs choose the head)",
-    source="course notes, What is Self-Attention?, where “it” finds its noun; pairs as in Levesque "
-    "et al. 2012. Not measured here: a head of BERT picks the right antecedent of 65 % of mentions "
-    "(Clark et al. 2019, section 4.3)",
-    rule="on pairs that did not choose the head, both members right in at least a tenth of the "
-    "pairs more than both wrong, and the same noun in more than half; with members exchanged at "
-    "random the best of all heads is as good in at most 5 of 100 draws. The seed draws which half "
-    "chooses",
+    text="A head that is to find what “it” means prefers the same noun in most pairs of "
+    "sentences, whatever “it” means. Still, it hardly ever gets “it” wrong in both sentences of a "
+    "pair, as coin flips would in a quarter of them. We asked it of a head of all-MiniLM-L6-v2, a "
+    "sentence encoder of 23 million numbers (6 layers of 12 heads). This is one model, and a seed "
+    "draws which pairs choose the head.",
+    source="course notes, in “What is Self-Attention?”, where “it” finds its noun; the pairs are "
+    "made as in Levesque et al. 2012. We did not measure that a head of BERT picks the right "
+    "antecedent of 65 % of mentions (Clark et al. 2019, section 4.3)",
+    rule="on the pairs that did not choose the head, both sentences are right in at least a tenth "
+    "of the pairs more than both are wrong, and the same noun is preferred in more than half; and "
+    "if, with the sentences of pairs exchanged at random, the best of all heads is as good in at "
+    "most 5 of 100 draws. The seed draws which half of the pairs chooses the head",
     effect=lambda n: (n["both right"] - n["both wrong"]) / n["pairs"],
     at_least=0.1,
     also=lambda n: n["the same noun in both"] > n["pairs"] / 2 and n["permutation p"] <= 0.05,
@@ -162,7 +163,8 @@ CLAIM = Claim(
         "the same noun in both": 38,
         "permutation p": 0.5,
     },
-    revised="at first both right was asked in more than half of the pairs, which no seed gave",
+    revised="at first the rule asked for both right in more than half of the pairs, which no seed "
+    "gave",
 )
 
 

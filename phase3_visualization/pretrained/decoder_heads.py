@@ -148,11 +148,13 @@ def measure(run: Run) -> Numbers:
 CLAIMS = (
     Claim(
         id="decoder-copies",
-        text="SmolLM2-135M (30 layers of 9 heads) has heads that look at the token before, and "
-        "heads that look up what came next last time, on tokens that mean nothing",
+        text="Some heads of a published decoder look at the token before, and some look up what "
+        "came next last time, even on tokens that mean nothing. We asked it of SmolLM2-135M (30 "
+        "layers of 9 heads).",
         source="Olsson et al. 2022",
-        rule="of both kinds the head chosen on one half of the sequences gives 0.5 or more there "
-        "on the other half; in the shuffled model no head of any kind gives more than 0.25",
+        rule="of both kinds, the head chosen on one half of the sequences gives 0.5 or more of "
+        "its weight there on the other half, while in the shuffled model no head of any kind "
+        "gives more than 0.25",
         effect=lambda n: min(n["previous, best head"], n["induction, best head"]),
         at_least=NAMED,
         also=lambda n: n["highest score in the shuffled model"] <= NAMED / 2,
@@ -163,11 +165,11 @@ CLAIMS = (
     ),
     Claim(
         id="decoder-sinks",
-        text="A quarter or more of the heads of SmolLM2-135M (30 layers of 9) rest on the first "
-        "token, whichever it is",
-        source="Xiao et al. 2023, section 3.1, of most heads of larger models",
-        rule="a quarter or more of the heads give it more than half of their weight; in the "
-        "shuffled model no head of any kind gives more than 0.25",
+        text="A quarter or more of the heads of a published decoder rest on the first token, "
+        "whichever token it is. We asked it of SmolLM2-135M (30 layers of 9 heads).",
+        source="Xiao et al. 2023, section 3.1, who found it in most heads of larger models",
+        rule="a quarter or more of the heads give the first token more than half of their weight, "
+        "while in the shuffled model no head of any kind gives more than 0.25",
         effect=lambda n: n["first, share of heads"],
         at_least=0.25,
         also=lambda n: n["highest score in the shuffled model"] <= NAMED / 2,

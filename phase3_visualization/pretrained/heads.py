@@ -112,13 +112,14 @@ def measure(run: Run) -> Numbers:
 
 CLAIM = Claim(
     id="C147",
-    text="In all-MiniLM-L6-v2 (6 layers of 12 heads) weight on [CLS] is a way to do nothing: [CLS] "
-    "gets far more than an even share of the weight, and adds far less than that (one model; a "
-    "seed draws the sentences)",
-    source="course notes; Clark et al. 2019, section 3.2, and Kobayashi et al. 2020, of BERT, "
-    "where [SEP] gets it",
-    rule="[CLS] gets at least twice the even share of the weight; its share of what is added, "
-    "weight times length of the vector, is at most half of its share of the weight",
+    text="To look at [CLS], the token before every text, is a way to do nothing. In "
+    "all-MiniLM-L6-v2 (6 layers of 12 heads) [CLS] gets far more than an even share of the "
+    "weight, but its share of what is added is far smaller than its share of the weight. This is "
+    "one model, and a seed draws the sentences.",
+    source="course notes; Clark et al. 2019, section 3.2, and Kobayashi et al. 2020 found it in "
+    "BERT, where [SEP] gets the weight",
+    rule="[CLS] gets at least twice the even share of the weight, and its share of what is added "
+    "(weight times length of the vector) is at most half of its share of the weight",
     effect=lambda n: n["[CLS], share of what is added"] / n["[CLS], share of the weight"],
     at_most=0.5,
     also=lambda n: n["[CLS], share of the weight"] >= 2 * n["even share"],
@@ -126,7 +127,8 @@ CLAIM = Claim(
     draws=True,
     oracle={"*, share of the weight": 0.5, "*, share of what is added": 0.0, "even share": 0.08},
     null={"*, share of*": 0.5, "even share": 0.08},
-    revised="at first also of [SEP], to which this model gives no more than an even share",
+    revised="at first the claim was about [SEP], too, to which this model gives no more than an "
+    "even share",
 )
 
 

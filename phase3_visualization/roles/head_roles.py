@@ -79,19 +79,19 @@ def measure(run: Run) -> Numbers:
 
 CLAIM = Claim(
     id="column-head",
-    text="In two layers of four heads some head beats the best fixed offset and the best untrained "
-    "head in a relation, though half of the words without the relation look at the same word, too: "
-    "a column",
-    source="our question to the baselines of Voita et al. 2019 and Clark et al. 2019",
-    rule=f"a head that beats both by {MARGIN}, chosen on other sentences: half or more of the "
-    "words without the relation have their largest weight on the word that the related one should "
-    "find",
+    text="Some head beats the usual baselines in a relation, although half of the words without "
+    "the relation look at the same word, too. On a map that is a dark column. The baselines are "
+    "the best fixed offset and the best untrained head. We asked it of two layers of four heads.",
+    source="our own question; the baselines are those of Voita et al. 2019 and Clark et al. 2019",
+    rule=f"there is a head, chosen on other sentences, that beats both baselines by {MARGIN}, and "
+    "half or more of the words without the relation have their largest weight on the word that "
+    "the related one should find",
     effect=lambda n: n["other words that look there"],
     at_least=0.5,
     explored=10,
     oracle={"*words that *": 0.9},
     null={"related words that find theirs": 0.9, "other words that look there": 0.1},
-    revised="written after a look at five seeds",
+    revised="the rule was written after a look at five of these seeds",
 )
 
 

@@ -114,14 +114,14 @@ def measure(run: Run) -> Numbers:
 CLAIMS = (
     Claim(
         id="induction-key-path",
-        text="In two layers of four heads the word before reaches the guess by one path: from the "
-        "previous-token heads, the only heads of the first layer that are needed, to the keys of "
-        "the induction heads",
-        source="Elhage et al. 2021; Olsson et al. 2022; path patching as in Wang et al. 2022",
-        rule="0.8 or more of the answer to their keys; to their queries, to their values, and "
-        f"past layer 1 at most 0.1 each; without the heads with {NAMED_FROM} of their weight on "
-        "the word before (mean ablation) half of the answers or more are wrong, without all "
-        "others at most 0.1",
+        text="The word before reaches the guess by one path: from the previous-token heads to the "
+        "keys of the induction heads. No other heads of the first layer are needed. We asked it "
+        "of two layers of four heads.",
+        source="Elhage et al. 2021; Olsson et al. 2022; we patch paths as Wang et al. 2022 do",
+        rule="0.8 or more of the answer goes through the keys of the induction heads, and at most "
+        "0.1 each through their queries, through their values, and past layer 1; and if half of "
+        f"the answers or more are wrong without the heads that have {NAMED_FROM} of their weight "
+        "on the word before (mean ablation), and at most 0.1 without all others",
         effect=lambda n: n["by path, keys"],
         at_least=0.8,
         also=lambda n: (
@@ -132,7 +132,7 @@ CLAIMS = (
         explored=10,
         oracle={"by path, keys": 0.95, "wrong without previous-token heads": 0.9, "*": 0.0},
         null={"by path, past layer 1": 0.1, "by path, *": 0.3, "*": 0.1},
-        revised="was two claims, one for the path and one for the ablation",
+        revised="at first there were two claims, one for the path and one for the ablation",
     ),
 )
 

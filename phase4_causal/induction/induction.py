@@ -167,11 +167,11 @@ def share(part: float, whole: float) -> float:
 CLAIMS = (
     Claim(
         id="induction-phase-change",
-        text="A model of two layers of four heads waits, and then learns to continue a repetition "
-        "in one sudden fall of the loss",
+        text="A model waits, and then learns to continue a repetition in one sudden fall of the "
+        "loss. We asked it of two layers of four heads.",
         source="Olsson et al. 2022, argument 1",
-        rule="the fall from 3/4 to 1/4 of the loss of a guess takes no more steps than the wait "
-        "before it",
+        rule="the loss needs no more steps to fall from 3/4 to 1/4 of what a guess loses than it "
+        "waited before",
         effect=lambda n: share(
             n["steps of the fall, two layers"], n["steps before the fall, two layers"]
         ),
@@ -184,11 +184,13 @@ CLAIMS = (
     ),
     Claim(
         id="induction-one-layer",
-        text="Induction takes two layers: one of four heads has no induction head, and does not "
-        "continue a copy that begins in the middle of the block, in twice the steps",
+        text="It takes two layers to look up what came next last time (induction). One layer of "
+        "four heads has no induction head after twice the steps, and it does not continue a copy "
+        "that begins in the middle of the block.",
         source="Elhage et al. 2021",
-        rule="there two layers are right in 0.7 more of the words, or more; none of the heads of "
-        "the one layer scores more than 0.2, nor is it right in more",
+        rule="in such a copy two layers are right in 0.7 more of the words, or more, while none "
+        "of the heads of the one layer scores more than 0.2, and the one layer is right in no "
+        "more than 0.2 of the words",
         effect=lambda n: (
             n["right from the middle, two layers"] - n["right from the middle, one layer"]
         ),
@@ -199,17 +201,19 @@ CLAIMS = (
         explored=10,
         oracle={"*, two layers": 1.0, "*, one layer": 0.1},
         null={"*": 1.0},
-        revised="was a loss after twice the steps, which one layer lowers in another way",
+        revised="at first the rule was about a loss after twice the steps, which one layer lowers "
+        "in another way",
     ),
     Claim(
         id="ceiling-or-spare",
         text="No induction head stands in for another: each takes its part of the margin by which "
-        "the answer leads, and the share of right answers hides it, because it stays near 1 until "
-        "the margin is spent (two layers of four heads)",
-        source="our question to Olsson et al. 2022, argument 3, and to Michel et al. 2019, who "
-        "count what a model gets right",
-        rule="replaced by their mean one at a time, and added up, the induction heads cost at most "
-        "0.3 of the answers that all of them together cost, and at least half of the margin",
+        "the answer leads. The share of right answers hides this, because it stays near 1 until "
+        "the margin is spent. We asked it of two layers of four heads.",
+        source="our own question to Olsson et al. 2022, argument 3, and to Michel et al. 2019, "
+        "who count what a model gets right",
+        rule="the induction heads are replaced by their mean one at a time, and what this costs "
+        "adds up to at most 0.3 of the answers that all of them together cost, and to at least "
+        "half of the margin",
         # That parts of the margin nearly add up is algebra, since heads of the last layer add into
         # one stream. That hardly an answer falls with one of them is not.
         effect=lambda n: share(n["answers lost, each alone"], n["answers lost, all together"]),
@@ -218,7 +222,7 @@ CLAIMS = (
         oracle={"margin*": 8.0, "answers lost, all together": 0.98, "answers*": 0.1},
         # Heads that do stand in for each other cost neither answers nor margin alone.
         null={"*, all together": 1.0, "*": 0.05},
-        revised="had the margin as what decides; the two conditions are the same",
+        revised="at first the margin was what decides; the two conditions are the same",
         explored=10,
     ),
 )

@@ -67,34 +67,35 @@ def measure(run: Run) -> Numbers:
 CLAIMS = (
     Claim(
         id="induction-longer",
-        text="An induction head looks further back than in any training, 16 to 23 words instead of "
-        "7 to 15, at places where first copies stood in training (two layers of four heads with "
-        "sinusoidal positions)",
+        text="An induction head looks further back than in any training. It looks 16 to 23 words "
+        "back instead of 7 to 15, at places where first copies stood in training. We asked it of "
+        "two layers of four heads with sinusoidal positions.",
         source="Elhage et al. 2021; Olsson et al. 2022, argument 4",
-        rule="0.9 or more of the words are right",
+        rule="0.9 or more of the words at these distances are right",
         effect=lambda n: n["sinusoidal, longer blocks"],
         at_least=0.9,
         oracle={"*": 1.0},
         null={"*": 1 / SYMBOLS},
-        revised="said that longer blocks are continued; of these only the first words are asked",
+        revised="at first the claim was that longer blocks are continued, but only the first "
+        "words of these are asked",
         explored=10,
     ),
     Claim(
         id="induction-places",
-        text="With sinusoidal positions an induction head knows places, too: blocks that begin at "
-        "place 17, after 16 other words, where no first copy stood in training, are hardly "
-        "continued; with rotary positions, which know distances alone, they are (two layers of "
-        "four heads)",
-        source="our question to Olsson et al. 2022, argument 4",
-        rule="of late blocks at most 0.3 is right with sinusoidal positions, and 0.9 or more with "
-        "rotary ones",
+        text="With sinusoidal positions an induction head knows places, too, and not words alone. "
+        "Blocks that begin at place 17, after 16 other words, where no first copy stood in "
+        "training, are hardly continued; with rotary positions, which know distances alone, they "
+        "are. We asked it of two layers of four heads.",
+        source="our own question to Olsson et al. 2022, argument 4",
+        rule="at most 0.3 of the words of late blocks are right with sinusoidal positions, and "
+        "0.9 or more with rotary ones",
         effect=lambda n: n["rotary, late blocks"],
         at_least=0.9,
         also=lambda n: n["sinusoidal, late blocks"] <= 0.3,
         oracle={"sinusoidal, late blocks": 0.1, "*": 1.0},
         null={"*": 0.1},
-        revised="asked the same of sinusoidal positions with blocks begun anywhere, which after as "
-        "many steps seldom continue any block",
+        revised="at first the rule asked the same of sinusoidal positions with blocks begun "
+        "anywhere, which seldom continue any block after as many steps",
         explored=10,
     ),
 )

@@ -140,11 +140,13 @@ def measure(run: Run) -> Numbers:
 CLAIMS = (
     Claim(
         id="delta-memory-full",
-        text="Of more pairs than a head's matrix has room for (32, and keys of 8 numbers; two "
-        "layers, d = 32, each with a convolution over two words), two delta layers find fewer "
-        "values than two softmax layers, though they train twice as long",
-        source="Arora et al. 2024, section 3, with many sizes of state",
-        rule="after 800 steps at least 0.10 fewer than two softmax layers after 400",
+        text="When a text has more pairs than a memory of fixed size has room for, two delta "
+        "layers find fewer values than two softmax layers, though they train twice as long. We "
+        "asked for 32 pairs, with keys of 8 numbers in each head's matrix. The models have two "
+        "layers with d = 32, each with a convolution over two words.",
+        source="Arora et al. 2024, section 3, who compare many sizes of state",
+        rule="two delta layers find, after 800 steps, at least 0.10 fewer of the values than two "
+        "softmax layers find after 400",
         effect=lambda n: (
             n["two softmax layers, 32 pairs"] - n["two delta layers, twice the steps, 32 pairs"]
         ),

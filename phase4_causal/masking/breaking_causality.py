@@ -112,11 +112,11 @@ def measure(run: Run) -> Numbers:
 CLAIMS = (
     Claim(
         id="next-token-floor",
-        text="Trained with the mask for 200 steps the model (one layer of four heads, or two) "
-        "predicts nearly as well as the grammar itself",
-        source="the chain rule; Shannon 1948",
-        rule="above the grammar's own held-out loss it has at most a quarter of what counted "
-        "pairs of words have, with one layer and with two",
+        text="Trained with the mask, a small model predicts the next word nearly as well as the "
+        "grammar itself. We asked it of one layer of four heads, and of two, after 200 steps.",
+        source="the chain rule of probability; Shannon 1948",
+        rule="the model's held-out loss lies above that of the grammar by at most a quarter of "
+        "what counted pairs of words lie above it, with one layer and with two",
         effect=lambda n: (
             max(n["above the grammar, one layer"], n["above the grammar, two layers"])
             / n["above the grammar, pairs of words"]
@@ -125,7 +125,8 @@ CLAIMS = (
         explored=10,
         oracle={"above the grammar, pairs of words": 0.65, "*": 0.0},
         null={"*": 0.65},
-        revised="was less than 0.1 nats above the grammar, without a yardstick",
+        revised="at first the rule asked for less than 0.1 nats above the grammar, without a "
+        "yardstick",
     ),
 )
 

@@ -129,29 +129,34 @@ def farther(n: Numbers, model: str) -> float:
 CLAIMS = (
     Claim(
         id="first-layer-even",
-        text="In a model that guesses next words under the causal mask (two layers of four heads) "
-        "the heads of the first layer stay closer to even weights than those of the second",
-        source="course notes, experiments with the causal mask (do heads still specialise?)",
-        rule="on average the first layer's heads have a normalised entropy 0.10 or more above that "
-        "of the second's",
+        text="Under the causal mask, the heads of the first layer stay closer to even weights "
+        "than those of the second. We asked it of a model that guesses next words, with two "
+        "layers of four heads.",
+        source="course notes, which ask in their experiments with the causal mask whether heads "
+        "still specialise",
+        rule="on average, the first layer's heads have a normalised entropy that is 0.10 or more "
+        "above that of the second layer's",
         effect=more_even,
         at_least=0.10,
         oracle={"*first layer*": 0.95, "*": 0.6},
         null={"*": 0.7},
-        revised="asked for every head of the one above every head of the other, near its bar",
+        revised="at first the rule asked that every head of the first layer is above every head "
+        "of the second, which came out near its bar",
         explored=10,
     ),
     Claim(
         id="deeper-nearer",
-        text="A model that guesses next words under the causal mask (two layers of four heads) "
-        "looks nearer in its second layer than in its first",
-        source="course notes (more local in deeper layers?); GPT-2: Vig & Belinkov 2019",
-        rule="on average the second layer's heads look 0.25 words or more nearer than the first's",
+        text="Under the causal mask, the second layer looks nearer than the first. We asked it of "
+        "a model that guesses next words, with two layers of four heads.",
+        source="course notes, which ask whether deeper layers are more local; Vig & Belinkov 2019 "
+        "asked it of GPT-2",
+        rule="on average, the second layer's heads look 0.25 words or more nearer than the first "
+        "layer's",
         effect=lambda n: -farther(n, NEXT_WORDS),
         at_least=0.25,
         oracle={"*last layer*": 1.3, "*": 2.0},
         null={"*": 2.0},
-        revised="written after a look at three seeds",
+        revised="the rule was written after a look at three of these seeds",
         explored=9,
     ),
 )

@@ -64,17 +64,19 @@ def fall(n: Numbers, name: str) -> float:
 
 CLAIM = Claim(
     id="C107",
-    text="A causal mask, added to the weights of a model (two layers of four heads, trained on "
-    "hidden words), makes attention more focused and more local, beyond what it hides",
-    source="course notes, experiments with the causal mask (asked there)",
-    rule="normalised entropy falls by 0.05 or more, and normalised distance, too",
+    text="A causal mask makes attention more focused and more local, beyond what a smaller choice "
+    "of words already does. We added it to the weights of a model of two layers of four heads "
+    "that was trained on hidden words.",
+    source="course notes, which ask this in their experiments with the causal mask",
+    rule="normalised entropy falls by 0.05 or more, and normalised distance does, too",
     effect=lambda n: fall(n, "entropy"),
     at_least=0.05,
     also=lambda n: fall(n, "distance") >= 0.05,
     explored=0,
     oracle={"both sides, normalised*": 0.7, "*": 0.4},
     null={"*": 0.7},
-    revised="was about raw numbers; then asked of a model trained with the mask, too",
+    revised="at first the rule was about raw numbers, and later it asked the same of a model "
+    "trained with the mask, too",
 )
 
 main = Experiment(

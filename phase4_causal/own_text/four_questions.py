@@ -184,12 +184,13 @@ ON_TEXT = "on the characters of Python's own reference"
 CLAIMS = (
     Claim(
         id="text-induction",
-        text="An induction head carries over to a real text: two layers of four rotary heads, "
-        f"trained {STEPS:,} steps {ON_TEXT}, look up what came next last time",
-        source="Olsson et al. 2022, of larger models; in the course's own toy task they have it",
+        text="That a head looks up what came next last time (induction) carries over to a real "
+        f"text. We asked it of two layers of four rotary heads, trained {STEPS:,} steps {ON_TEXT}.",
+        source="Olsson et al. 2022, who measured larger models; in the course's own toy task our "
+        "models have such heads",
         rule=f"in a stretch that comes twice, the best head gives {NAMED_FROM} or more of its "
-        "weight to what came next in the first copy; chosen on one half of the stretches, "
-        "scored on the other",
+        "weight to what came next in the first copy. The head is chosen on one half of the "
+        "stretches and scored on the other",
         effect=lambda n: n["weight on what came next, text"],
         at_least=NAMED_FROM,
         oracle={"*": 0.9},
@@ -198,9 +199,9 @@ CLAIMS = (
     ),
     Claim(
         id="text-four-heads",
-        text="That four heads are better than one carries over to a real text: one layer, d_model "
-        f"= {WIDTH}, after {EARLY_STEPS} steps {ON_TEXT}",
-        source="the course's own hidden words, after as many steps",
+        text="That four heads are better than one carries over to a real text. We asked it of one "
+        f"layer with d_model = {WIDTH}, after {EARLY_STEPS} steps {ON_TEXT}.",
+        source="the course's own hidden words, where it is so after as many steps",
         rule=f"four heads save {ENOUGH} nats a character or more in the held-out part",
         effect=lambda n: n["nats saved by four heads, text"],
         at_least=ENOUGH,
@@ -210,11 +211,12 @@ CLAIMS = (
     ),
     Claim(
         id="text-division",
-        text="That training needs the division by √d_k carries over to a real text: one layer with "
-        f"one head of d_k = {WIDTH}, {EARLY_STEPS} steps of AdamW {ON_TEXT}",
+        text="That training needs the division by √d_k carries over to a real text. We asked it "
+        f"of one layer with one head of d_k = {WIDTH}, after {EARLY_STEPS} steps of AdamW "
+        f"{ON_TEXT}.",
         source="the course's own task of two places, where without it training fails",
-        rule=f"with it {ENOUGH} more of the held-out characters are right, or more, each at its "
-        "better learning rate of 0.003 and 0.01",
+        rule=f"with the division {ENOUGH} more of the held-out characters are right, or more, "
+        "where each model has the better of two learning rates, 0.003 and 0.01",
         effect=lambda n: n["more right with the division, text"],
         at_least=ENOUGH,
         oracle={"*": 0.3},

@@ -70,11 +70,12 @@ def measure(run: Run) -> Numbers:
 CLAIMS = (
     Claim(
         id="few-bits-keys",
-        text="In 2 bits SmolLM2-135M bears keys that are rounded by channel, over 64 tokens, much "
-        "better than keys that are rounded by word, with values by word (one model; a seed draws "
-        "the excerpt that it reads)",
-        source="Liu et al. 2024 (KIVI), section 3, of larger models",
-        rule="by word it costs 0.2 nats a token or more, by channel half of this or less",
+        text="In a cache of 2 bits, keys that are rounded by channel do much less harm than keys "
+        "that are rounded by word. Channels are rounded over 64 tokens, and values by word. We "
+        "asked it of SmolLM2-135M. This is one model, and a seed draws the excerpt that it reads.",
+        source="Liu et al. 2024 (KIVI), section 3, who measured larger models",
+        rule="keys rounded by word cost 0.2 nats a token or more, and keys rounded by channel "
+        "cost half of this or less",
         effect=lambda n: (
             n["keys by channel, 2 bits, more nats"] / n["keys by word, 2 bits, more nats"]
         ),
