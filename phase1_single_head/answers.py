@@ -19,12 +19,12 @@ Pair = tuple[Tensor, Tensor]  # output, weights
 @exercise("weights", lambda: [Case("")], tolerance=0.0101)
 def score_by_hand() -> Tensor:
     """
-    A weight is a share of 1: how large e to the score of its key is, beside that of the other two.
+    A weight is a share of 1: e to the power of the score of one key, beside the same for all three.
 
     scores     multiply place by place and add: q · key 0 = 1·0 + 0·3 + 2·1 + 1·0 = 2
     divided    each score by √4 = 2
     e to each  the task lists e to some numbers; e⁰ = 1
-    weights    each of the three, divided by the sum of the three; to check: they sum to 1
+    weights    each of the three, divided by the sum of the three; check that they sum to 1
 
     for j in range(3):
         scores[j] = sum(query[c] * key[j][c] for c in range(4)) / sqrt(4)
@@ -37,8 +37,8 @@ def score_by_hand() -> Tensor:
     softmax missing: these are scores; a weight is e to its score, divided by the sum of these over
     the keys
         torch.softmax(scores, dim=-1) => scores
-    no softmax: the scores were divided by their sum; take e to each score first, so that a score of
-    0 counts, too
+    no softmax: divided by the sum. You divided the scores themselves; take e to the power of each
+    score first, so that a score of 0 gets a weight, too
         torch.softmax(scores, dim=-1) => scores / scores.sum()
     """
     query = torch.tensor([1.0, 0, 2, 1])
@@ -92,8 +92,8 @@ SOFTMAX_MISTAKES = """
         torch.softmax(scores, dim=-1).mask => torch.softmax(scores, dim=-2).mask
     exponentials not divided by their sum: the weights of a query are shares of 1
         torch.softmax(scores, dim=-1).mask => scores.exp().mask
-    no softmax: the scores were divided by their sum; take e to each visible score first, and divide
-    after that
+    no softmax: divided by the sum. You divided the scores themselves; take e to the power of each
+    visible score first
         scores.masked_fill(~mask & ~blind, -math.inf) => scores.masked_fill(~mask, 0)
         and torch.softmax(scores, dim=-1).mask => (scores / scores.sum(-1, True)).mask
         ~mask & ~blind => blind
@@ -130,8 +130,8 @@ def softmax_cases() -> list[Case]:
 @exercise("weights", softmax_cases, MASK_MISTAKES + SOFTMAX_MISTAKES)
 def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """
-    e to minus infinity is 0. So give a hidden key the score -inf, before the softmax: the visible
-    share the whole 1.
+    e to the power of minus infinity is 0. So give a hidden key the score -inf before the softmax,
+    and the visible keys share the whole 1.
 
     (T_q, T_k)   the scores, with -inf where the mask is False
     (T_q, T_k)   their softmax over the last axis, that of the keys
@@ -158,8 +158,8 @@ SCORE_MISTAKES = """
     softmax missing: these are scores; a weight is e to its score, divided by the sum of these over
     the keys
         masked_softmax(scores, mask) => scores
-    no softmax: the scores were divided by their sum; take e to each visible score first, and divide
-    after that
+    no softmax: divided by the sum. You divided the scores themselves; take e to the power of each
+    visible score first
         masked_softmax(scores, mask) => scores / scores.sum(-1, True)
     not divided by √d_k: the dot products are too large by that factor, so the softmax comes out too
     sharp
@@ -218,8 +218,8 @@ def self_attention(
     x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, mask: Tensor | None = None
 ) -> Pair:
     """
-    Three matrix products make queries, keys and values of x. That every query meets every key is
-    one more product.
+    Three matrix products make queries, keys and values from x. One more product compares every
+    query with every key.
 
     query, key, value   x times w_q, w_k, w_v            (T, d_k), (T, d_k), (T, d_v)
     scores   query times key, transposed   (T, d_k) @ (d_k, T) -> (T, T); divided by √d_k
@@ -257,8 +257,8 @@ def additive_cases() -> list[Case]:
 @exercise(ATTENTION, additive_cases)
 def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, v: Tensor) -> Pair:
     """
-    Each pair of a query and a row of the memory has hidden units of its own: a table of pairs, each
-    entry a vector.
+    Each pair of a query and a row of the memory has its own hidden units. So make a table of pairs,
+    in which each entry is a vector.
 
     asks      query times w_q, [:, None]    (T_q, 1, d_hidden)
     answers   memory times w_k, [None]      (1, T_k, d_hidden)
@@ -284,8 +284,8 @@ def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, 
         torch.tanh(pairs) => (torch.tanh(query @ w_q)[:, None] + torch.tanh(memory @ w_k)[None])
     another function for tanh: Bahdanau's units lie between -1 and 1; ReLU is another function
         torch.tanh => torch.relu
-    no softmax: the scores were divided by their sum; take e to each of them first, then divide by
-    the sum of these
+    no softmax: divided by the sum. You divided the scores themselves; take e to the power of each
+    score first
         torch.softmax(scores, dim=-1) => scores / scores.sum(-1, True)
     scaled like a dot product: no √d here: tanh keeps each hidden unit between -1 and 1
         (pairs) @ v => (pairs) @ v / math.sqrt(len(v))
@@ -308,8 +308,8 @@ def position_cases() -> list[Case]:
 @exercise("encoding", position_cases, tolerance=1e-3)
 def sinusoidal_positions(length: int, d_model: int) -> Tensor:
     """
-    First a table of angles, the two columns of a pair alike. Then the sine in even columns, the
-    cosine in odd ones.
+    First make a table of angles, in which the two columns of a pair are the same. Then take the
+    sine in even columns, and the cosine in odd ones.
 
     column   0, 1, 2, 3, ...                        (d_model,)
     2i       0, 0, 2, 2, ...: column // 2 * 2       (d_model,)
@@ -374,8 +374,8 @@ def cross_attention(
     mask: Tensor | None = None,
 ) -> Pair:
     """
-    It is exercise 3 with two inputs. x asks: queries are made of x. The context answers: keys and
-    values are its own.
+    It is exercise 3 with two inputs. x asks, so queries are made from x. The context answers, so
+    keys and values are made from the context.
 
     query        x times w_q                        (T_q, d_k)
     key, value   context times w_k and w_v          (T_k, d_k), (T_k, d_v)

@@ -21,13 +21,13 @@ def score_by_hand() -> list[float]:
         key 1   = [1, 1, 1, 1]
         key 2   = [1, 2, 0, -1]
 
-    1. three scores: the dot products q · k
-    2. each of them divided by √d_k; here d_k = 4
-    3. three weights: e to each of these, divided by the sum of the three
+    1. compute three scores: the dot product of q with each key
+    2. divide each of them by √d_k; here d_k = 4
+    3. three weights: take e to the power of each of these, and divide by the sum of the three
     e ≈ 2.72, e² ≈ 7.39, e³ ≈ 20.1, e⁴ ≈ 54.6
 
-    Put the three weights in place of the dots, to two decimals. Guess first: does key 2, with its
-    score of 0, get any?
+    Write the three weights where the dots are, with two decimals. Guess first: does key 2, whose
+    score is 0, get any weight?
     """
     return [..., ..., ...]
 
@@ -40,10 +40,11 @@ def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     mask     (T_q, T_k)        bool, True = may attend
     ->       (T_q, T_k)        weights
 
-    Each row by itself: softmax over the keys that are visible to its query. All other weights are
-    exactly 0: the whole row, if nothing is visible, and never NaN. Scores may be as large as 1000
-    or as low as -1e10. e^1000 is too much for any float: torch.softmax takes the largest off all
-    others first. Of a row of only -inf it makes NaN.
+    Take the softmax of each row by itself, over the keys that its query may see. All other weights
+    are exactly 0. If a query may see nothing, its whole row is 0, and never NaN. Scores may be as
+    large as 1000 or as low as -1e10. e^1000 is too large for any float, so torch.softmax first
+    subtracts the largest score of a row from all of its scores. If a row has nothing but -inf,
+    torch.softmax gives NaN.
     """
     raise NotImplementedError
 
@@ -62,11 +63,11 @@ def self_attention(
     mask       (T, T)          bool, True = may attend; None hides nothing
     ->         output (T, d_v), weights (T, T)
 
-    Each position makes a query, a key and a value of its vector: x[i] @ w_q, and so on. The score
-    of a query and a key is their dot product divided by √d_k. The weights are the masked softmax of
-    the scores. An output is the sum of all values, each times its weight in the row of that query.
-    Where mask is None, give your masked_softmax one of nothing but True: torch.ones(len(x), len(x),
-    dtype=torch.bool).
+    Each position makes a query, a key and a value from its vector: x[i] @ w_q, and so on. The score
+    of a query and a key is their dot product, divided by √d_k. The weights are the masked softmax
+    of the scores. The output at a position is the sum of all values, each times its weight in the
+    row of that query. If mask is None, you can give your masked_softmax a mask that is True
+    everywhere: torch.ones(len(x), len(x), dtype=torch.bool).
     """
     raise NotImplementedError
 
@@ -81,10 +82,10 @@ def additive_attention(
     memory   (T_k, d_memory)        w_k   (d_memory, d_hidden)        v   (d_hidden,)
     ->       output (T_q, d_memory), weights (T_q, T_k)               all float64
 
-    A query times w_q and a row of the memory times w_k are added; tanh makes d_hidden hidden units
-    of the sum. The score of the pair is the dot product of v and these units; there is no division
-    by a root. The weights are the softmax of the scores over the memory, and the memory is its own
-    value.
+    For each pair, multiply the query by w_q and the row of the memory by w_k, add the two, and take
+    tanh of the sum: these are the d_hidden hidden units. The score of the pair is the dot product
+    of v and these units, and it is not divided by a root. The weights are the softmax of the scores
+    over the memory. There is no w_v: the rows of the memory are the values.
     """
     raise NotImplementedError
 
@@ -97,8 +98,8 @@ def sinusoidal_positions(length: int, d_model: int) -> Tensor:
     ->                (length, d_model), float32 or float64
 
     Columns 2i and 2i + 1 are a pair. At a position p, counted from 0, both have the angle p /
-    10000^(2i / d_model). The even column holds its sine, the odd column its cosine. Any d_model of
-    1 or more will come, odd ones too.
+    10000^(2i / d_model). The even column holds its sine, the odd column its cosine. d_model can be
+    any number from 1 on, and it may be odd.
     """
     raise NotImplementedError
 
@@ -125,8 +126,8 @@ def cross_attention(
     mask       (T_q, T_k)           bool, True = may attend; None hides nothing
     ->         output (T_q, d_model), weights (T_q, T_k)
 
-    As exercise 3, but keys and values are made of the context, and what is found goes through w_o
-    at the end.
+    Do the same as in exercise 3, but make keys and values from the context, and at the end multiply
+    what is found by w_o.
     """
     raise NotImplementedError
 

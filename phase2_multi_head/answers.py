@@ -54,8 +54,8 @@ def split_cases() -> list[Case]:
 @exercise("heads", split_cases, SPLIT_UP)
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
     """
-    First cut the last axis in two, heads and numbers of a head. Then exchange heads and positions:
-    no cut can do that.
+    First cut the last axis in two: heads, and the numbers of each head. Then exchange heads and
+    positions, because no cut can do that.
 
     (B, T, d_model)   the input
     (B, T, H, d_k)    the last axis cut in two: view, reshape or unflatten
@@ -150,8 +150,8 @@ def multi_head_attention(
     mask: Tensor | None = None,
 ) -> Pair:
     """
-    Project and cut into heads, attend as in phase 1, join and project. The heads are one more axis
-    in front.
+    Multiply by the matrices and cut into heads, attend as in phase 1, join the heads and multiply
+    by w_o. The heads are one more axis in front.
 
     query, key, value   x @ w_q, x @ w_k, x @ w_v, each cut by exercise 1    3 x (B, H, T, d_k)
     visible             the mask, the same for all heads and queries         (B, T) -> (B, 1, 1, T)
@@ -343,8 +343,8 @@ def transformer_block(
     training: bool = False,
 ) -> Pair:
     """
-    To the stream x two things are added. Each reads a normalised copy; the stream itself is never
-    normalised.
+    Two results are added to x, that of attention and that of the feed-forward network. Each of them
+    reads a normalised copy, and x itself is never normalised.
 
     norm   over the last axis: F.layer_norm, or mean and var(correction=0) with keepdim=True
     mask             the lower triangle, if causal, else None              (T, T)

@@ -24,8 +24,8 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
     x    (B, T, d_model)            B batch, T length
     ->   (B, H, T, d_k)             H heads, d_k = d_model / H
 
-    Head h gets the d_k columns from h * d_k on, of every position. A wrong order can have the right
-    shape, too.
+    Head h gets d_k columns of every position, from column h * d_k on. Do not trust the shape alone,
+    because a wrong order can have the right shape, too.
     """
     raise NotImplementedError
 
@@ -64,22 +64,22 @@ def multi_head_attention(
                                              hides nothing
     ->                   output (B, T, d_model), weights (B, H, T, T)
 
-    All of x goes through w_q, w_k and w_v, used as x @ w; then exercise 1 cuts queries, keys and
-    values into heads. Each head attends by itself, with scores divided by √d_k. Padding gets a
-    weight of exactly 0 from every query of every head; in a sequence of nothing but padding all
-    weights are 0. Exercise 2 puts the heads side by side, and w_o comes last.
+    Multiply all of x by w_q, w_k and w_v (x @ w). Then cut queries, keys and values into heads, as
+    in exercise 1. Each head attends by itself, with scores divided by √d_k. Padding gets a weight
+    of exactly 0 from every query of every head. If a sequence is nothing but padding, all of its
+    weights are 0. At the end put the heads side by side, as in exercise 2, and multiply by w_o.
     """
     raise NotImplementedError
 
 
 def fused_projection(x: Tensor, w_qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Exercise 4: one matrix product instead of three, as GPT-2 does it. All inputs are float64.
+    """Exercise 4: one matrix product instead of three, as in GPT-2. All inputs are float64.
     Lesson: 4. Wrong, and no shape shows it · medium · 30 min
 
     x       (B, T, d_model)
     w_qkv   (d_model, 3 * d_model)      w_q, w_k and w_v of exercise 3, side by side in this order
-    ->      query, key, value, each (B, H, T, d_k), as three products and three times exercise 1
-            would give
+    ->      query, key, value, each (B, H, T, d_k): the same as three products, each followed by
+            exercise 1
     """
     raise NotImplementedError
 
@@ -129,11 +129,12 @@ def transformer_block(
                 dropped
     ->          output (T, d_model), weights (H, T, T)
 
-    Pre-norm: attention reads the norm of x, and what it finds is added to x. Feed-forward reads the
-    norm of that sum and makes max(0, norm @ w_1) @ w_2 of it, which is added in turn. The norm is
-    of one position at a time: subtract the mean, divide by sqrt(variance + 1e-5). The variance is
-    the mean of the squared differences. Nothing is learned. Dropout is of the two things that are
-    added, just before they are (Vaswani et al. 2017, section 5.4).
+    Pre-norm means that attention reads the norm of x, and what it finds is added to x. The
+    feed-forward network reads the norm of that sum, computes max(0, norm @ w_1) @ w_2, and its
+    result is added as well. The norm works on one position at a time: subtract the mean, and divide
+    by sqrt(variance + 1e-5), where the variance is the mean of the squared differences. Nothing in
+    the norm is learned. In training, dropout is applied to each of the two results just before it
+    is added (Vaswani et al. 2017, section 5.4).
     """
     raise NotImplementedError
 
@@ -147,9 +148,9 @@ def attention_pooling(query: Tensor, x: Tensor, mask: Tensor) -> tuple[Tensor, T
     mask    (B, T)                  bool, True = a real token, False = padding
     ->      pooled (B, d_model), weights (B, T)
 
-    Scores are dot products with the query, divided by √d_model. Padding gets a weight of exactly 0,
-    and so does everything in a sequence of nothing but padding. The pooled vector is the sum of x
-    by these weights.
+    Scores are dot products with the query, divided by √d_model. Padding gets a weight of exactly 0.
+    If a sequence is nothing but padding, all of its weights are 0. The pooled vector is the sum of
+    the vectors of x, each times its weight.
     """
     raise NotImplementedError
 

@@ -22,10 +22,10 @@ def head_entropy(weights: Tensor, mask: Tensor) -> Tensor:
     mask      (T_q, T_k)            bool, True = may attend
     ->        (H,)                  normalised entropy, the mean over rows
 
-    The entropy of a row is the sum of -w ln(w) over its weights w. Divide it by the largest that it
-    could be: that of equal weights on all keys that the row may see. Then take the mean over the
-    rows of a head. A row that may see one key has no choice and does not count. A visible key may
-    have a weight of exactly 0; its term is 0, the limit.
+    The entropy of a row is the sum of -w ln(w) over its weights w. Divide it by the largest entropy
+    that the row could have, which is that of equal weights on all keys that it may see. Then take
+    the mean over the rows of a head. Leave out a row that may see only one key, because it has no
+    choice. A visible key may have a weight of exactly 0; then its term is 0, which is the limit.
     """
     raise NotImplementedError
 
@@ -39,11 +39,12 @@ def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
                                     have none
     ->        accuracy (H,), baseline (), a single number
 
-    Asked are the queries that have a gold key, those of all sentences together. A query attends to
-    the key with its largest weight, never to the word itself. accuracy: the share of queries asked
-    that attend to a gold key. baseline: the same share for a rule that knows no words and always
-    goes k words to the right (k below 0: to the left), where there is a word. Take the best k,
-    which is one number for all sentences; k = 0 is the word itself and does not count.
+    We ask only the queries that have a gold key, those of all sentences together. A query attends
+    to the key with its largest weight, where the word itself does not count. accuracy is the share
+    of these queries that attend to a gold key. baseline is the same share for a rule that knows no
+    words: it always goes k words to the right (to the left, if k is below 0), and misses if there
+    is no word. Take the best k, one for all sentences; k = 0 would be the word itself and does not
+    count.
     """
     raise NotImplementedError
 
@@ -58,11 +59,11 @@ def measured_rollout(weights: Tensor, by_head: Tensor, kept: Tensor) -> Tensor:
     kept      (L, T)                how much each position keeps of what it was, from 0 to 1
     ->        (T, T)                rows sum to 1
 
-    In the rollout of the lesson all heads count alike, and every position keeps half. In BERT it
-    keeps far more, as one sees when lengths are measured (Kobayashi et al. 2021). So here position
-    i keeps the share kept[l, i] in layer l. The rest it takes from all positions, as the heads
-    weigh them, and head h counts by_head[l, h]. Row i of the result: how much of each input word is
-    in position i when all layers have done so, one after the other.
+    In the rollout of the lesson all heads count alike, and every position keeps half of what it
+    was. In BERT a position keeps far more, as one sees when lengths are measured (Kobayashi et al.
+    2021). So here position i keeps the share kept[l, i] in layer l. It takes the rest from all
+    positions, by the weights of the heads, of which head h counts by_head[l, h]. The layers follow
+    one another. Row i of the result says how much of each input word is then in position i.
     """
     raise NotImplementedError
 
@@ -83,10 +84,10 @@ def patch_head(
                 = d_model / H
     ->          output (B, T, d_model), restored (), a single number
 
-    output: of the corrupted texts, but with what this head gave for the clean ones, at all
-    positions. restored: how much of the right answer is back, (lead - corrupted lead) / (clean lead
-    - corrupted lead), of leads that are means over the texts. 1: the head carries all that the
-    answer needs. 0: it carries nothing of it.
+    output is that of the corrupted texts, except that this head gives what it gave for the clean
+    ones, at all positions. restored says how much of the right answer is back: (lead - corrupted
+    lead) / (clean lead - corrupted lead), where each lead is the mean over the texts. At 1 the head
+    carries all that the answer needs, at 0 nothing of it.
     """
     raise NotImplementedError
 
@@ -104,11 +105,11 @@ def direct_logit_attribution(
     right         (T,)              integers: the right word at each position
     ->            (H,)              the share of each head, a mean over positions
 
-    The model ends like this. The last norm takes from every vector its mean, and divides it by its
-    standard deviation, the root of the mean of the squared differences. Nothing is learned. Then
-    come the logits. Read in the same way what each head alone adds to the stream, with one
-    exception: it is divided by the deviation of the whole stream, because so it was in the model.
-    The share of a head is the logit of the right word less the mean of the logits of all words.
+    At the end of the model, the last norm subtracts from every vector its mean, and divides by its
+    standard deviation, the root of the mean of the squared differences. Nothing in it is learned.
+    Then unembedding makes the logits. Do the same with what each head alone adds to the stream, but
+    divide by the deviation of the whole stream, because that is what the model divided by. The
+    share of a head is the logit of the right word, minus the mean of the logits of all words.
     """
     raise NotImplementedError
 
@@ -125,11 +126,12 @@ def composed_scores(
     w_q, w_k   (d_model, d_k)   of a head in the layer above
     ->         by_keys (T, T), by_queries (T, T)
 
-    The lower head adds to x what it writes: its values, weighed, times w_o. The upper head makes
-    queries and keys of that sum, so its scores have four parts (Elhage et al. 2021). Two are asked.
-    by_keys (K-composition): the queries are made of x, the keys of nothing but what was written. So
-    a head can look for the place that comes "after B". by_queries (Q-composition): the other way
-    round. Scores are divided by √d_k. There are no norms and no mask.
+    The lower head writes the sum of its values, each times its weight, times w_o, and this is added
+    to x. The upper head makes queries and keys from that sum, so its scores have four parts (Elhage
+    et al. 2021). Compute two of them. In by_keys (K-composition) the queries are made from x alone,
+    and the keys from what was written alone. This is how a head can look for the position that says
+    "after B". by_queries (Q-composition) is the other way round. Scores are divided by √d_k. There
+    are no norms and no mask.
     """
     raise NotImplementedError
 

@@ -15,42 +15,42 @@ from shared.exercise_checker import command
 
 def prefix_mask(prefix_length: int, query_length: int, key_length: int) -> Tensor:
     """Exercise 1: a question is read as a whole, its answer word by word. Who may see whom?
-    Lesson: 1. What may a word see? (causal mask) · easy · 25 min
+    Lesson: 1. What may a word see? · easy · 25 min
 
     prefix_length   how many words, the first ones, are the prefix, such as a question; 0 or more
     query_length    T_q, at most T_k
     key_length      T_k
     ->              (T_q, T_k)      bool, True = may attend
 
-    A word of the prefix sees the whole prefix, what comes later in it, too. A word behind it sees
-    itself and all before it. (Raffel et al. 2020; PaliGemma reads a picture in this way, and then
-    writes about it.) Without a prefix that is the causal mask. The last query stands at the last
-    key: with fewer queries than keys the first keys come from a cache, and all queries stand behind
-    them.
+    A word of the prefix sees the whole prefix, also what comes later in it. A word after the prefix
+    sees itself and all words before it. (Raffel et al. 2020; PaliGemma reads a picture in this way,
+    and then writes about it.) Without a prefix this is the causal mask. The last query stands at
+    the last key. So if there are fewer queries than keys, the queries are the last words, and the
+    first keys come from a cache.
     """
     raise NotImplementedError
 
 
 def combined_mask(lengths: Tensor, query_length: int, key_length: int) -> Tensor:
     """Exercise 2: and if the sequences of a batch end at different places, the rest being padding?
-    Lesson: 1. What may a word see? (causal mask) · medium · 30 min
+    Lesson: 1. What may a word see? · medium · 30 min
 
     lengths        (B,)             integers, the number of real words of each sequence
     query_length   T_q
     key_length     T_k
     ->             (B, 1, T_q, T_k) bool, True = may attend; the axis of size 1 is for the heads
 
-    A key may be seen if the causal mask allows it (exercise 1 without a prefix) and if it is a real
-    word, one of the first lengths[b]. Only keys are hidden as padding, and padded queries still get
-    something, which the loss must leave out. Padding at the end is hidden from real queries by the
-    causal mask already; padding in front of the words would not be.
+    A key may be seen if the causal mask allows it (exercise 1 without a prefix), and if it is a
+    real word, one of the first lengths[b]. Hide padded keys only. Padded queries still get an
+    output, which the loss must leave out. (Here the padding is at the end, so the causal mask
+    already hides it from real queries; it would not hide padding in front of the words.)
     """
     raise NotImplementedError
 
 
 def next_word_probabilities(logits: Tensor, temperature: float, top_k: int) -> Tensor:
     """Exercise 3: from what a model says to the probabilities by which its next word is drawn.
-    Lesson: 4. How does a model write? (greedy, temperature, top-k, top-p) · medium · 45 min
+    Lesson: 4. How does a model write? · medium · 45 min
 
     logits        (B, T, V)         float64, of a text of T words; position t predicts word t + 1
     temperature   above 0
@@ -58,9 +58,10 @@ def next_word_probabilities(logits: Tensor, temperature: float, top_k: int) -> T
     ->            (B, V)            0 for all but top_k words; rows sum to 1
 
     Only the last position says which word comes next. Divide its logits by the temperature, keep
-    the top_k largest, and take the softmax of these alone. Exactly top_k words are kept, also where
-    several have the same logit: then the smaller word stays. topk promises no order among equals,
-    but sort(dim=-1, descending=True, stable=True) does.
+    the top_k largest, and take the softmax of these alone. Keep exactly top_k words, even if
+    several have the same logit: then the words with the smaller numbers stay.
+    sort(dim=-1, descending=True, stable=True) puts equal logits in that order, and topk does not
+    promise to.
     """
     raise NotImplementedError
 
@@ -75,7 +76,7 @@ def cached_step(
     past_values: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Exercise 4: attention for one new word, keys and values of the T words before it being kept.
-    Lesson: 5. The cache (KV cache) · medium · 50 min
+    Lesson: 5. The cache · medium · 50 min
 
     word          (B, d_model)      float64, as all that follow: the embedding of the new word
     positions     (max_length, d_model)     added to embeddings, row t for the word at position t,
@@ -86,10 +87,10 @@ def cached_step(
     past_values   (B, T, d_v)
     ->            output (B, d_v), keys (B, T + 1, d_k), values (B, T + 1, d_v)
 
-    The new word stands at position T, which is added to its embedding: x. Query, key and value are
-    made of x. Key and value go behind those of the past. Then the query attends to all keys as in
-    phase 1, its scores divided by √d_k. There is no mask: the new word may see itself and all
-    before it, which is everything there is.
+    The new word stands at position T, so x is its embedding plus row T of positions. Query, key and
+    value are made from x. Put the key and the value behind those of the past. Then the query
+    attends to all keys as in phase 1, with scores divided by √d_k. There is no mask, because the
+    new word may see itself and all words before it, and there are no others.
     """
     raise NotImplementedError
 
@@ -103,7 +104,7 @@ def merge_tiles(
     mean_b: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Exercise 5: attention over keys a and over keys b is known; what is it over all of them?
-    Lesson: 6. Long texts (FlashAttention, sliding window, linear attention) · hard · 75 min
+    Lesson: 6. Long texts · hard · 75 min
 
     Of each tile there are, in float64, for scores s[i, j] and values v[j] of its own keys,
 
@@ -113,13 +114,12 @@ def merge_tiles(
                                     total[i]
     ->            largest (T_q,), total (T_q,), mean (T_q, d_v) of both tiles together
 
-    Each total and each mean was taken relative to the largest score of its own tile. Put both on
-    the new largest score first. The mean of the whole is that of all values with weights exp(s[i,
-    j]).
+    Each total was taken relative to the largest score of its own tile, so first rescale both to the
+    new largest score. The mean of the whole is that of all values, with the weights exp(s[i, j]).
 
-    A query that sees no key of a tile has largest -inf, total 0 and mean 0 there. If it sees none
-    in both, the same is asked of the whole, and never NaN. Scores can be in the thousands, and
-    exp(1000) is infinite.
+    If a query sees no key of a tile, largest is -inf, and total and mean are 0 there. If it sees no
+    key of either tile, return the same for the whole, and never NaN. Scores can be in the
+    thousands, and exp(1000) is infinite.
     """
     raise NotImplementedError
 
@@ -128,7 +128,7 @@ def causal_linear_attention(
     query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Exercise 6: attention as a recurrent network (Katharopoulos et al. 2020).
-    Lesson: 6. Long texts (FlashAttention, sliding window, linear attention) · hard · 60 min
+    Lesson: 6. Long texts · hard · 60 min
 
     query   (T, d_k)        float64, as key and value
     key     (T, d_k)
@@ -136,13 +136,14 @@ def causal_linear_attention(
     ->      output (T, d_v), and what the next word would need: state (d_k, d_v), total (d_k,)
 
     The weight of key j for query t is the dot product phi(query[t]) · phi(key[j]), for the word
-    itself and all before it. output[t] is the mean of the values with these weights, divided by
-    their sum. Nothing is divided by √d_k.
+    itself and all words before it. output[t] is the sum of the values, each times its weight,
+    divided by the sum of the weights. Nothing is divided by √d_k.
 
-    What makes it recurrent: two sums over the words so far are all that a query needs. state is the
-    sum of phi(key[j, a]) · value[j, c] for each pair a, c, and total the sum of phi(key[j]).
+    It is recurrent because a query needs only two sums over the words so far. state[a, c] is the
+    sum of phi(key[j, a]) · value[j, c], and total is the sum of phi(key[j]).
 
-    phi(x) = elu(x) + 1: x + 1 above 0, exp(x) below. It is always positive, as weights must be.
+    phi(x) = elu(x) + 1, which is x + 1 above 0 and exp(x) below. It is always positive, as weights
+    must be.
     """
     raise NotImplementedError
 
@@ -161,12 +162,11 @@ def gated_memory_step(
     beta       (H,)             how much of the difference is written, from 0 to 1
     ->         output (H, d_v), new_state (H, d_k, d_v)
 
-    This is one step of a gated delta layer, as in Qwen3-Next. Query and key are first brought to
-    length 1, in each head. The memory fades: it is multiplied by alpha. Reading it with the key,
-    key @ state, gives what the memory still has for this key. The difference between the value and
-    that, times beta, is written: it is added at the key, so that a memory of zeros would become the
-    outer product of key and difference. At last the query reads the new memory. Nothing is divided
-    by √d_k.
+    This is one step of a gated delta layer, as in Qwen3-Next. First bring query and key to length
+    1, in each head. Then the memory fades, which means that it is multiplied by alpha. Read it with
+    the key: key @ memory is what the memory still has for this key. Subtract that from the value,
+    multiply the difference by beta, and add the outer product of key and result to the memory. At
+    the end the query reads the new memory. Nothing is divided by √d_k.
     """
     raise NotImplementedError
 
@@ -179,10 +179,10 @@ def induction_score(weights: Tensor, tokens: Tensor) -> Tensor:
     tokens    (N, T)            integers, the words
     ->        (H,)              induction score of each head
 
-    In "cat red on cat" the last word should look at "red", the place after the earlier "cat". For
-    each word take all places right after earlier occurrences of the same word, and add up its
-    weights on them. The score is the mean of these sums over the words that have such a place,
-    those of all texts together. 1: a perfect induction head.
+    In "cat red on cat" the last word should look at "red", the word after the earlier "cat". For
+    each word, find all positions right after earlier occurrences of the same word, and add up its
+    weights on them. The score is the mean of these sums over all words, of all texts together, that
+    have such a position. A perfect induction head scores 1.
     """
     raise NotImplementedError
 
@@ -201,11 +201,12 @@ def absorbed_attention(
     w_uv      (H, d_c, d_v)     and its values as latents @ w_uv[h]
     ->        absorbed (H, d_c), weights (H, T), output (H, d_v)
 
-    A score is the dot product of query and key, plus that of turned and place. A whole query has
-    d_k + d_r numbers, and by the root of that each score is divided. Then comes softmax, and the
-    output is the sum of the values by their weights. There is no mask. absorbed is what meets the
-    latents themselves: its dot product with a latent must be that of the query with the key made of
-    it. Make no keys and no values, for each of them would cost T · d_c · d_k products.
+    A score is the dot product of query and key, plus that of turned and place. Divide each score by
+    the root of d_k + d_r, because a whole query has that many numbers. Then comes softmax, and the
+    output is the sum of the values, each times its weight. There is no mask. absorbed is a query
+    that is compared with the latents themselves: its dot product with a latent must be that of the
+    query with the key made from this latent. Make no keys and no values, because in each head that
+    would take T · d_c · d_k multiplications.
     """
     raise NotImplementedError
 
@@ -218,12 +219,13 @@ def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tens
     q       (n, V)      float64, as all that follow: the probabilities by which they were drawn
     p       (n + 1, V)  what a large model says at the same places, and at the one behind the last
                         of them
-    luck    (n,)        numbers between 0 and 1, drawn evenly
+    luck    (n,)        random numbers between 0 and 1, all equally likely
     ->      kept (a number, 0 to n), probabilities (V,) of the word that comes after those
 
-    Word i stays if its luck is below p / q. The first that does not ends it, and another is drawn
-    in its place, by the positive part of p - q there. If all stay, the next one is drawn by the
-    last row of p.
+    Word i stays if luck[i] is below p / q, the two probabilities of this word at its place. The
+    first word that does not stay ends the draft, and a different word is drawn there. Its
+    probabilities are the positive part of p - q, divided by its sum. If all words stay, the next
+    word is drawn by the last row of p.
     """
     raise NotImplementedError
 

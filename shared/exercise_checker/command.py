@@ -3,7 +3,8 @@
 That file is made of the stubs on the first run and never written to again; git ignores it. The
 reader's function gets the same random inputs as the solution and the usual mistakes (exercise.py):
 float64, and no two axes have one size. What comes out is judged by check.py. train.py makes a
-function the attention of the toy model, and says what it loses and finds there.
+function the attention of the toy model, and says what it loses and finds there. grade.py is for
+teachers: it checks many files at once.
 """
 
 import argparse
@@ -11,31 +12,35 @@ import ast
 import re
 import sys
 import textwrap
-import traceback
-import types
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from shared import cli, paths
-from shared.exercise_checker.check import DONE, NOT_WRITTEN, WRONG, Report, check, message_of
+from shared import cli
+from shared.exercise_checker.check import DONE, NOT_WRITTEN, WRONG, Report, check
 from shared.exercise_checker.exercise import Exercise, Function
+from shared.exercise_checker.files import hand_out, readers_file, short, written_in
 from shared.exercise_checker.given import refuse_what_was_changed
+from shared.exercise_checker.grade import grade
 from shared.exercise_checker.train import PRINTED_WIDTH, train_answer
 
 MARK_OF = {DONE: "+", NOT_WRITTEN: "-", WRONG: "x"}
 HOW = """
 
 The first run makes my_exercises.py beside this file. Write there, in place of each
-`raise NotImplementedError`, and run this again, as often as you like. Each exercise names its
-section of the lesson, or the page of a room; how hard it is (easy: one idea, medium: two at once,
-hard: several, with special cases); and how many minutes it may take, which is an estimate.
-Loops are fine, matrix products are shorter, and what you wrote for one exercise helps in the next.
-Import what you like. Inputs are float64, so give new tensors the dtype of one of them:
+`raise NotImplementedError`, and run this again, as often as you like. Each exercise names the
+section of the lesson, or the side page, to which it belongs; how hard it is (easy: one idea,
+medium: two at once, hard: several, with special cases); and how many minutes it may take, which is
+an estimate. Loops are fine, matrix products are shorter, and what you wrote for one exercise helps
+in the next. Import what you like. Inputs are float64, so give new tensors the dtype of one of them:
 torch.zeros(3, 5, dtype=x.dtype).
-Exit code 0 means all done, 1 not yet. Whoever marks answers of others looks at the last lines, too,
-because code that ends Python at once (os._exit) leaves no report, and any exit code that it likes.
+Exit code 0 means that all are done, 1 that something is left.
+
+For teachers: --handout FOLDER writes the tasks without hints and answers, and --grade PATH checks
+one file or all files of a folder, and prints a table that shows no answer. Grading runs what others
+wrote with your rights, so read it first, or use an account that has nothing to lose. See
+data/teaching.md.
 """
 HINTS = {"1": "the idea", "2": "the steps and their shapes", "3": "the whole as plain loops"}
 
@@ -65,6 +70,12 @@ def run_exercises(
         return
     functions = {each.name: each.solution for each in exercises}
     try:
+        if options.handout:
+            print(f"made {hand_out(stubs, options.handout)}")
+            return
+        if options.grade:
+            grade(options.grade, chosen, MARK_OF)
+            return
         if not options.solutions:
             functions = written_in(readers_file(stubs))
             refuse_what_was_changed(functions)
@@ -92,6 +103,9 @@ def parser_for(description: str) -> argparse.ArgumentParser:
     add("--solutions", action="store_true", help="check the reference solutions instead of yours")
     train = "train it in the toy model: what does it find, or cost?"
     add("--train", action="store_true", help=train)
+    add("--handout", type=Path, metavar="FOLDER", help="for teachers: write the tasks alone there")
+    grading = "for teachers: check this file, or all files of this folder"
+    add("--grade", type=Path, metavar="PATH", help=grading)
     return parser
 
 
@@ -140,47 +154,3 @@ def report(chosen: dict[str, Exercise], functions: dict[str, Function], stubs: P
         print(f"Next: {first}; for a hint: python {short(stubs)} {first.split()[0]} --hint")
         print(f"Minutes are estimates; what is left takes about {hours} h {minutes} min.")
     return bool(left)
-
-
-def readers_file(stubs: Path) -> Path:
-    """Returns my_exercises.py beside the stubs, which is made of them where it is not there yet."""
-    file = stubs.with_name("my_exercises.py")
-    if file.exists():
-        return file
-    text = stubs.read_text(encoding="utf-8")
-    end_of_docstring = ast.parse(text).body[0].end_lineno
-    end_of_stubs = text.index("\n\ndef main(")
-    lines = [f'"""Your exercises: python {short(stubs)} checks them."""', "", "import torch"]
-    for line in text[:end_of_stubs].splitlines()[end_of_docstring + 1 :]:
-        if not re.match(r"from (shared[.\w]*|\w+\.answers) import ", line):  # the checker's own
-            lines.append(line)
-    with paths.whole_file(file) as unfinished:
-        unfinished.write_text("\n".join([*lines, ""]), encoding="utf-8")
-    print(f"made {short(file)}: write your answers there; git leaves this file alone")
-    return file
-
-
-def short(file: Path) -> str:
-    return f"{file.parent.name}/{file.name}"
-
-
-def written_in(file: Path) -> dict[str, Function]:
-    """Returns the names that the reader's file defines. Raises ValueError if it cannot be run."""
-    module = types.ModuleType(f"{file.parent.name}.{file.stem}")
-    module.__file__ = str(file)
-    sys.modules[module.__name__] = module
-    try:
-        code = compile(file.read_bytes(), str(file), "exec")  # bytes: with any line ends and a BOM
-        exec(code, vars(module))
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == str(file)]
-        said = message_of(error)
-        if isinstance(error, SyntaxError) and error.filename == str(file):
-            lines, said = [error.lineno], error.msg
-        place = f", line {lines[-1]}" if lines else ""
-        line = f"{short(file)}{place}: {type(error).__name__}: {said}"
-        raise ValueError(textwrap.shorten(line, 300, placeholder=" ...")) from None
-    return vars(module)

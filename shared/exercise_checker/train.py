@@ -298,9 +298,9 @@ def train_answer(
         for number, each in enumerate(exercises, start=1):
             if each.name in WAYS:
                 fit.append(f"exercise {number} ({each.name})")
-        takes = " or ".join(fit) or "no exercise of this phase"
-        rule = "the function must be an attention or a mask of the toy model"
-        raise ValueError(f"--train takes {takes}: {rule}")
+        can = f"only {' or '.join(fit)} can" if fit else "no exercise of this phase can"
+        rule = "only an attention or a mask fits into the toy model"
+        raise ValueError(f"{can} be trained, because {rule}")
     if name not in functions:
         raise ValueError(f"your file has no {name}")
     torch.set_num_threads(1)  # tiny tensors: more threads would only wait for each other

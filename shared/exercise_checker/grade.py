@@ -1,0 +1,162 @@
+"""How did a class do? Checks all the files that were handed in, and prints one table.
+
+What is handed in is somebody else's code. It runs with the rights of whoever grades, so read it
+first, or grade in an account or a container that has nothing to lose. Each file runs in a process
+of its own, because it may loop for ever or end Python.
+"""
+
+import ast
+import contextlib
+import multiprocessing
+import os
+import pkgutil
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+
+from shared.exercise_checker.check import DONE, NOT_WRITTEN, WRONG, Report, check
+from shared.exercise_checker.exercise import OURS, Exercise, mistakes
+from shared.exercise_checker.files import written_in
+from shared.exercise_checker.given import refuse_what_was_changed
+
+PATIENCE = 30.0  # seconds for one exercise, which takes far less than one, even in plain loops
+LONGEST = 120  # letters of what is said of one exercise
+LOOPS = Report(WRONG, f"no answer within {PATIENCE:.0f} s: does it loop for ever?")
+ENDED = Report(WRONG, "no answer: it ended Python, as os._exit does")
+
+
+def handed_in(place: Path) -> dict[str, Path]:
+    """Returns a file, or all Python files of a folder and its folders, by the names to be shown.
+
+    Raises ValueError if there is none.
+    """
+    if place.is_file():
+        return {place.name: place}
+    if not place.is_dir():
+        raise ValueError(f"nothing to grade: there is no file or folder {place}")
+    found = {file.relative_to(place).as_posix(): file for file in sorted(place.rglob("*.py"))}
+    if not found:
+        raise ValueError(f"nothing to grade: no file in {place} ends in .py")
+    return found
+
+
+def taken_from_the_course(file: Path) -> list[str]:
+    """Returns the modules of the course that a file says it imports; none if it is no Python."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError, OSError):
+        return []
+    modules = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            modules.add(node.module or "")
+        elif isinstance(node, ast.Import):
+            modules.update(alias.name for alias in node.names)
+    return sorted(module for module in modules if module.startswith(OURS))
+
+
+def work(pipe: Connection, file: Path, names: Sequence[str]) -> None:
+    """In a process of its own: send a report of the file, then one of each exercise."""
+    torch.set_num_threads(1)
+    silence = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
+    sys.stdout = sys.stderr = silence  # what a student prints is no part of the table
+    try:
+        functions = written_in(file)
+        refuse_what_was_changed(functions)
+    except ValueError as error:
+        pipe.send(Report(WRONG, str(error)))
+        return
+    pipe.send(Report(DONE, ""))
+    for name in names:
+        exercise = pkgutil.resolve_name(name)
+        report = Report(NOT_WRITTEN, f"{NOT_WRITTEN}: the file has no {exercise.name}")
+        if exercise.name in functions:
+            report = check(exercise, functions[exercise.name])
+        pipe.send(report)
+
+
+@contextlib.contextmanager
+def at_work(file: Path, exercises: Sequence[Exercise]) -> Iterator[Connection]:
+    """Starts the process and gives its reports; it is ended behind them, whatever it does."""
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    names = [f"{one.solution.__module__}:{one.name}" for one in exercises]  # can be sent anywhere
+    reports, pipe = context.Pipe(duplex=False)
+    process = context.Process(target=work, args=(pipe, file, names), daemon=True)
+    process.start()
+    pipe.close()  # so that only the process has it, and its end is noticed
+    try:
+        yield reports
+    finally:
+        process.kill()
+        process.join()
+        reports.close()
+
+
+def next_of(reports: Connection) -> Report:
+    """Returns what the process sends next, or a report that it never does."""
+    try:
+        return reports.recv() if reports.poll(PATIENCE) else LOOPS
+    except (EOFError, OSError):  # its end of the pipe is gone
+        return ENDED
+
+
+def graded(file: Path, exercises: Sequence[Exercise]) -> tuple[str, list[Report]]:
+    """Returns why the file cannot be run, or "", and a report for each exercise.
+
+    Where one exercise does not come to its end, the next is asked in a new process.
+    """
+    found: list[Report] = []
+    while len(found) < len(exercises):
+        with at_work(file, exercises[len(found) :]) as reports:
+            complaint = next_of(reports)
+            if complaint.text:
+                return complaint.text, []
+            works = True
+            while works and len(found) < len(exercises):
+                found.append(next_of(reports))
+                works = found[-1] not in (LOOPS, ENDED)
+    return "", found
+
+
+def short_verdict(exercise: Exercise, report: Report) -> str:
+    """Returns the name of a mistake alone, or what else is said, in one line."""
+    for said, _ in mistakes(exercise):
+        if report.text == said:
+            return said.partition(": ")[0]
+    return textwrap.shorten(report.text, LONGEST, placeholder=" ...")
+
+
+def grade(place: Path, chosen: Mapping[str, Exercise], marks: Mapping[str, str]) -> None:
+    """Print a line for each file and exercise, then how many did each, and what went wrong most.
+
+    chosen: the exercises, by their numbers. marks: how the table shows what became of one. Raises
+    ValueError if there is nothing to grade.
+    """
+    files = handed_in(place)
+    torch.set_num_threads(1)  # tiny tensors: more threads would only wait for each other
+    done, wrong = Counter(), {number: Counter() for number in chosen}
+    width = max(map(len, files))
+    for name, file in files.items():
+        complaint, reports = graded(file, list(chosen.values()))
+        if complaint:
+            print(f"{name:{width}}  {marks[WRONG]} {complaint}", flush=True)
+        for (number, exercise), report in zip(chosen.items(), reports, strict=not complaint):
+            said = short_verdict(exercise, report)
+            line = f"{name:{width}}  {marks[report.status]} {f'{number} {exercise.name}':26} {said}"
+            print(line, flush=True)
+            done[number] += report.status == DONE
+            wrong[number][said] += report.status == WRONG
+        modules = taken_from_the_course(file)
+        if modules:
+            print(f"{name:{width}}  ! imports {', '.join(modules)}", flush=True)
+    print(f"\nexercise{'':20} done of {len(files)}  most often wrong")
+    for number, exercise in chosen.items():
+        line = f"{f'{number} {exercise.name}':28} {done[number]:<{8 + len(str(len(files)))}}"
+        for said, times in (+wrong[number]).most_common(1):
+            line += f" {said} ({times})"
+        print(line.rstrip())
