@@ -30,10 +30,9 @@ from phase3_visualization.explorer import examples
 from shared import checkpoints, training
 from shared.experiment import Run
 from shared.grammar import roles
-from shared.grammar.best_reader import hidden_word_distribution
 from shared.grammar.scores import relation_name
 from shared.tasks import REVERSE, SymbolMover, train_mover, train_two_places
-from shared.toy_language import INDEX, Sentence
+from shared.toy_language import Sentence
 from shared.toy_model import ToyTransformer
 from shared.training import Recipe, Trained
 
@@ -102,15 +101,6 @@ def asked_words() -> tuple[list[Sentence], list[int]]:
     sentences = training.corpus()[1]
     places = [n % len(sentence.words) for n, sentence in enumerate(sentences)]
     return sentences, places
-
-
-def grammar_loss() -> float:
-    """Returns what the grammar itself loses on asked_words, in nats: less is luck."""
-    chances = []
-    for sentence, place in zip(*asked_words(), strict=True):
-        fitting = hidden_word_distribution(sentence.words, place)
-        chances.append(fitting[INDEX[sentence.words[place]]])
-    return -torch.stack(chances).log().mean().item()
 
 
 def said_of_head(half: roles.Half, layer: int, head: int, name: str) -> dict:

@@ -64,7 +64,6 @@ def page_data(both_sides: Trained, again: Trained, options: argparse.Namespace) 
         "landings": examples.teaching_first(views, untrained, shown),
         "layout": models.layout(both_sides.model.state_dict()),
         "runs": runs,
-        "floor": round(models.grammar_loss(), 4),
         "wagers": wagers.data(shown, options),
         "grow": grow,
     }

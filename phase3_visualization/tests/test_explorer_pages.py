@@ -132,7 +132,7 @@ def shows_what_is_computed(page, models):
     trained, usual = model_at(models, now), {"causal": False, "divisor": None, "removed": []}
     before, after = computed(trained, now, **usual), computed(trained, now)
     names = ["____" if word == "<mask>" else word for word in after.words]
-    assert seen["labels"] == [f"{place} {word}" for place, word in enumerate(names)]
+    assert seen["labels"] == names
     for row, visible, weights in zip(seen["map"], after.mask, after.weights, strict=True):
         hatched = [cell is None for cell in row]
         assert hatched == (~visible).tolist(), "what may not be seen is hatched"
@@ -406,6 +406,7 @@ def test_the_story_goes_by_keyboard_alone_and_is_scored(browser, explorer_addres
     assert f"{won} of 3 bets won." in page.inner_text("#title") and 0 <= won <= 3
     assert count("#more a >> text=a sentence of your own") == 1
     presses("#back")
+    assert state(page)["run"] == "1", "what the title speaks of is on the stage"
     presses("body", "ArrowLeft")
     assert on_stage(page)[0] == "5"
     page.close()
@@ -431,7 +432,7 @@ def test_the_story_says_of_each_stop_what_its_numbers_say(page, explorer_models)
             assert "Now the arc goes to" in said
         else:
             name = "____" if most in now["hidden"] else now["words"][most]
-            assert f"now it looks most at “{name}”" in said
+            assert f"here it looks most at “{name}”" in said
     assert len(steps) > 5
 
 
@@ -441,7 +442,7 @@ SPOKEN_OF = {  # where the story stands, after which press, and what it speaks o
     "story=2": ["#words", "#more .choices button >> nth=1", "#next"],
     "story=2 bet": ["#words", "#says", "#guesses .line >> nth=4", "#next"],
     "story=3": ["#words", "#says", ".keys .line >> nth=-1", "#next"],
-    "story=4": ["#words", "#says", "#guesses .line >> nth=4", "#step", "#step-note", "#next"],
+    "story=4": ["#arcs", "#says", "#guesses .line >> nth=4", "#step", "#step-note", "#next"],
     "story=5": ["#words", "#heads .map >> nth=7", "#large-note", "#large-fold summary", "#next"],
     "story=6": ["#words", "#more .choices button >> nth=1", "#heads .map >> nth=7", "#next"],
     "story=6 bet": ["#words", "#says", "#grow-train", "#heads .map >> nth=7", "#next"],
@@ -627,7 +628,7 @@ def test_before_a_bet_a_picture_stands_beside_it_and_gives_nothing_away(
         opens(page, f"view=break&wager={number}")
         ask, live = (page.locator(f"#break-{part}").bounding_box() for part in ("ask", "live"))
         assert live["x"] > ask["x"] + ask["width"] and live["y"] < ask["y"]
-        assert page.locator("#break-live :is(canvas, svg, .cells, .sees, .move):visible").count()
+        assert page.locator("#break-live :is(svg, .cells, .sees, .track, .move):visible").count()
         verdict = [wager.get(beat, "") for beat in ("answer", "means", "beside", "why")]
         told = NUMBER.findall(" ".join(verdict)) + [f"{end:.3f}" for end in wager["span"] or ()]
         assert not {*told} & {*NUMBER.findall(page.inner_text("#break-live"))}
@@ -681,14 +682,33 @@ def test_a_head_whose_interval_crosses_the_line_is_not_shown_to_be_able_to_go(
     data = copy.deepcopy(explorer_data)
     for rise in data["wagers"]["list"][0]["example"]["rises"]:
         rise["span"] = [0.02, 0.03]  # nats; the line is at 0.01
-    rise["span"] = [low, high]
+    rise |= {"rise": 0.007, "span": [low, high]}
     path = tmp_path / "explorer.html"
     path.write_text(write_page.render(data), encoding="utf-8")
     page = browser.new_page()
     page.goto(f"{path.as_uri()}#view=break&wager=1&answers=a.....")
-    said = page.inner_text("#break-live .here")
-    assert said.endswith(f"Heads that are shown to be able to go: {count}.")
+    assert page.inner_text("#break-live .here").endswith(f"Heads that can go: {count}.")
+    assert page.locator("#break-live .crosses").count() == (0 if count == "1" else 1)
+    shown = page.locator("#break-live .wide .name").all_inner_texts()
+    assert shown[0] == "head 8" and sorted(shown) == [f"head {n}" for n in range(1, 9)]
     page.close()
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1024, 768)])
+def test_on_a_wide_screen_an_answer_moves_nothing_and_on_a_large_one_all_of_it_fits(
+    browser, explorer_address, width, height
+):
+    errors, size = [], {"width": width, "height": height}
+    page = open_watched(browser, f"{explorer_address}#view=break", errors, viewport=size)
+    for number in range(1, 7):
+        opens(page, f"view=break&wager={number}")
+        page.click("#break-choices button >> nth=1")
+        answer = page.locator("#break-verdict .answer").bounding_box()
+        assert page.evaluate("scrollY") == 0 and answer["y"] + answer["height"] <= height
+        if width == 1440:
+            assert page.evaluate("document.documentElement.scrollHeight") <= height, number
+    page.close()
+    assert errors == []
 
 
 def test_the_bugs_show_in_what_a_changed_word_moves(page, explorer_models, explorer_data):

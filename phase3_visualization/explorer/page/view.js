@@ -35,10 +35,10 @@ const View = (() => {
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
   }
 
-  // Black or white, whichever stands out more: at least 4.5 to 1 on every ground. Grounds are few and come often.
+  // White where it stands out 4.5 to 1, black elsewhere, where it does so, too. Grounds are few and come often.
   const onGround = new Map();
   function readable(ground) {
-    if (!onGround.has(ground)) onGround.set(ground, luminance(ground) > 0.179 ? BLACK : WHITE);
+    if (!onGround.has(ground)) onGround.set(ground, luminance(ground) > 0.183 ? BLACK : WHITE);
     return onGround.get(ground);
   }
 
@@ -75,9 +75,6 @@ const View = (() => {
     return node;
   }
 
-  // ["the", "cat"] -> ["0 the", "1 cat"]: repeated words stay apart.
-  const tokenLabels = (words) => words.map((word, position) => `${position} ${word}`);
-
   // A share as people say it: 0.394 -> "39 %".
   const percent = (share, digits = 0) => `${fixed(100 * share, digits)}\u00a0%`;
 
@@ -87,16 +84,15 @@ const View = (() => {
     return percent(before) === now ? now : `${old} → ${now}`;
   }
 
-  // What a head does, as one says it: "subject → verb" is "subject finds its verb".
+  // What a head does, as one says it: "subject → verb" is "subjects look for their verb".
   const JOBS = {
     previous: "looks one word back", next: "looks one word ahead", self: "looks at the word itself",
-    "first word": "looks at the first word", [NO_ROLE]: "no job that a rule finds",
+    "first word": "looks at the first word", [NO_ROLE]: "no job that we can name",
   };
-  function jobOf(role, determiner = "the") {
+  function jobOf(role) {
     const [from, to] = role.split(" → ");
     if (from === "most") return `most words look at the ${to}`;
-    const name = (word) => (word === "determiner" ? `“${determiner}”` : word); // the others are words of everybody
-    if (to) return `${name(from)} finds its ${name(to)}`;
+    if (to) return `${those(role)} look for their ${to === "determiner" ? "“the” or “some”" : to}`;
     const [, sign, places] = /offset ([+-])(\d)/.exec(role) ?? [];
     return JOBS[role] ?? `looks ${places} words ${sign === "+" ? "ahead" : "back"}`;
   }
@@ -151,6 +147,6 @@ const View = (() => {
 
   return {
     NO_ROLE, useColors, byId, on, fixed, weightColor, rgb, readable, roleOf, roleColor, headCalled, element, svg,
-    indexOfLargest, fill, button, percent, change, jobOf, those, bar, guesses, tokenLabels, setUsable, isUsable, darkGround,
+    indexOfLargest, fill, button, percent, change, jobOf, those, bar, guesses, setUsable, isUsable, darkGround,
   };
 })();

@@ -13,7 +13,7 @@ const Arcs = (() => {
   let boxes = null; // where they stand; measured when they have moved, not for each arc
 
   // words: for each {text, note, isHidden}; note: what stands below it, or nothing. If they are open, a press chooses the
-  // word that asks, and places and all weights are shown.
+  // word that asks, and all weights are shown.
   function drawWords(words, chosen, isOpen, onChoose) {
     const [box, now] = [byId("words"), JSON.stringify([words, chosen, isOpen])];
     if (now === shown) return;
@@ -26,7 +26,7 @@ const Arcs = (() => {
       const box = isOpen ? choice(position, chosen, onChoose) : element("span");
       box.classList.add("word");
       box.classList.toggle("hidden-word", word.isHidden);
-      box.append(element("small", { class: "place" }, position), element("span", { class: "text" }, word.text));
+      box.append(element("span", { class: "text" }, word.text));
       if (word.note) box.append(element("small", { class: "truth" }, word.note));
       box.append(element("small", { class: "weight" }));
       return box;

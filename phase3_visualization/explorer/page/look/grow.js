@@ -3,6 +3,7 @@
 
 const Grow = (() => {
   const { byId, on } = View;
+  const FIRST = 3; // the seed that is offered
   let data, layout, follow, send, seed, ready, running, fast;
   let [seconds, since] = [0, 0];
 
@@ -61,7 +62,7 @@ const Grow = (() => {
   // What makes no sense does not stay in the field.
   function seedAsked() {
     const asked = Address.whole(byId("grow-seed").value, 0, 999999);
-    byId("grow-seed").value = asked ?? seed ?? 7;
+    byId("grow-seed").value = asked ?? seed ?? FIRST;
     return Number(byId("grow-seed").value);
   }
 
@@ -70,7 +71,13 @@ const Grow = (() => {
   function press() {
     if (running) pause();
     else if (canGoOn()) goOn();
-    else train(seedAsked(), data.recipe.steps);
+    else train(notShown(seedAsked()), data.recipe.steps);
+  }
+
+  // Other random numbers than those of all trainings that a reader has seen.
+  function notShown(number) {
+    while (Runs.seeds().includes(number)) number += 1;
+    return number;
   }
 
   // onLook(run, the step of the look before): a stop has come.

@@ -120,10 +120,10 @@ const Look = (() => {
     const said = [element("b", {}, asks), " looks most at ",
       element("b", {}, most === state.query ? "itself" : words[most]), `: ${percent(row[most])}, through ${headCalled(here())}`];
     const { role } = stop.heads[state.layer][state.head];
-    const badge = element("span", { class: "badge" }, role);
+    const badge = element("span", { class: "badge" }, jobOf(role ?? View.NO_ROLE));
     badge.style.setProperty("--head", roleColor(role));
     if (role && Words.fits(role, state.words, state.query, language)) said.push(", ", badge);
-    else if (role) said.push(element("span", { class: "quiet" }, ` (its job, ${role}, does not concern this word)`));
+    else if (role) said.push(element("span", { class: "quiet" }, ` (its job is for ${View.those(role)} alone)`));
     if (isOut) said.push(element("b", { class: "changed" }, ". It still looks, but what it sees no longer gets through."));
     return said;
   }
@@ -131,7 +131,7 @@ const Look = (() => {
   function drawGuesses({ before, after }) {
     const touched = Levers.active(state).length > 0;
     const nothing = "Nothing is hidden, so there is nothing to guess.";
-    byId("question").textContent = after ? "What it would put in the gap" : nothing;
+    byId("question").textContent = after ? `Its best guesses, of all ${language.words.length} words` : nothing;
     const bars = !after || state.covered ? [] : View.guesses(after.probabilities, language.vocabulary, after.truth,
       { before: touched ? before.probabilities : null, also: state.story === 1 ? state.guess : null });
     byId("guesses").replaceChildren(...bars);
@@ -148,7 +148,7 @@ const Look = (() => {
   }
 
   function drawHeads(now) {
-    const { stop, pass, words, row, after } = now;
+    const { stop, pass, words, after } = now;
     const isFree = Story.isOpen();
     const costs = Levers.allHeads().map((head) => {
       if (!after || !isFree) return "";
@@ -160,9 +160,7 @@ const Look = (() => {
     const truth = after && `“${language.vocabulary[after.truth]}”`;
     byId("heads-heading").textContent = after && isFree ? `Eight heads, and what ${truth} gets without each` : "Eight heads";
     const role = roleOf(stop, state.layer, state.head);
-    const determiner = [state.query, indexOfLargest(row)].map((at) => words[at])
-      .find((word) => Words.groupOf(word, language.groups) === "determiner");
-    byId("head-heading").textContent = `H${headCalled(here()).slice(1)}: ${jobOf(role, determiner)}`;
+    byId("head-heading").textContent = `H${headCalled(here()).slice(1)}: ${jobOf(role)}`;
     byId("head-heading").title = `In the lessons: head ${here()}`;
     byId("large-note").textContent = Story.ofHead(now);
     if (!byId("large-fold").open) return;
@@ -191,8 +189,7 @@ const Look = (() => {
     const set = sets.get(key);
     const many = set?.length > 1;
     const cut = `cut off ${(set ?? [here()]).map(headCalled).join(" and ")}`;
-    byId("knock").textContent = state.removed.length ? "put back what is cut off"
-      : set ? `${cut}: its best guess changes` : cut;
+    byId("knock").textContent = state.removed.length ? "put back what is cut off" : cut;
     byId("knock").dataset.heads = (set ?? [here()]).join("_");
     byId("breaks").textContent = set === undefined ? ""
       : set === null ? "No three heads together change the best guess here."
@@ -212,6 +209,14 @@ const Look = (() => {
     byId("sentence").setAttribute("aria-invalid", Boolean(result.problem));
     byId("look").classList.toggle("stale", Boolean(result.problem));
     if (result.words) setWords(result.words, "typing");
+  }
+
+  // All is computed already, while it is typed: Enter puts the keyboard of a phone away, and shows the guess.
+  function enter(event) {
+    if (event.key !== "Enter") return;
+    event.preventDefault();
+    byId("sentence").blur();
+    byId("guess-card").scrollIntoView({ block: "nearest" });
   }
 
   function type(text) {
@@ -266,6 +271,7 @@ const Look = (() => {
   function wire() {
     on("sentence", "input", readTyped);
     on("sentence", "focus", () => byId("sentence").select()); // what is typed takes its place
+    on("sentence", "keydown", enter);
     press("another", another);
     // What opens below the row of steps comes into sight, and what was closed had not been drawn.
     byId("look").addEventListener("toggle", ({ target }) => {
@@ -288,9 +294,9 @@ const Look = (() => {
   // A stop of a run that is trained here has come: it is shown, unless its reader looks at an earlier one.
   function follow(run, before) {
     const { step } = Runs.get(run).stops.at(-1);
-    if (state.run !== run && before !== null) return;
-    if (state.run === run && state.step !== before) return Time.draw(state);
-    look({ run, step }, "grown");
+    if (state.run !== run && (before !== null || ![0, 6].includes(Story.here()))) return;
+    if (state.run === run && state.step !== before) return redraw();
+    look({ run, step, ...(Story.here() === 6 && Story.framed(run)) }, "grown");
   }
 
   function start(app) {
@@ -316,6 +322,7 @@ const Look = (() => {
     const grown = Address.grown(parts);
     if (grown && Runs.has(grown.run)) Object.assign(state, grown);
     else if (grown) Grow.train(grown.seed, grown.step);
+    if (!grown) Grow.pause();
     readWell();
     redraw();
     showTyped(); // whoever types there, or typed

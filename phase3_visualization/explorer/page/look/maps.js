@@ -3,7 +3,7 @@
 "use strict";
 
 const Maps = (() => {
-  const { element, fixed, percent, weightColor, readable, rgb, roleOf, roleColor, headCalled, tokenLabels, jobOf } = View;
+  const { element, fixed, percent, weightColor, readable, rgb, roleOf, roleColor, headCalled, jobOf } = View;
   const WITH_NUMBERS = 10; // words: up to here numbers stand in the cells of the large map
   const PIXELS = 96; // about as many across a small map, a whole number for each cell
   const FRAME = 1; // pixels, in a cell of six or so
@@ -105,11 +105,10 @@ const Maps = (() => {
   }
 
   function drawLarge(box, words, weights, isHidden, chosen, onChoose) {
-    const labels = tokenLabels(words);
     if (box.querySelectorAll("tbody tr").length !== words.length) makeLarge(box, words.length, onChoose);
     const columns = box.querySelectorAll("thead span");
     box.querySelectorAll("tbody tr").forEach((row, i) => {
-      columns[i].textContent = row.firstChild.textContent = labels[i];
+      columns[i].textContent = row.firstChild.textContent = words[i];
       row.classList.toggle("chosen", i === chosen);
       weights[i].forEach((weight, j) => fillCell(row.children[j + 1], weight, isHidden(i, j), words.length));
     });

@@ -29,7 +29,7 @@ const Steps = (() => {
     const { q, keys, values, shares } = vectors(pass, state);
     const headings = ["key of", "query · key", `÷ ${fixed(divisor)}`, "share", "share · v₁"];
     const top = element("tr", {}, ...headings.map((name) => element("th", { scope: "col" }, name)));
-    const rows = View.tokenLabels(words).map((label, j) =>
+    const rows = words.map((label, j) =>
       keyRow(label, dot(q, keys[j]), state.causal && j > state.query, divisor, shares[j], values[j]));
     const output = values.reduce((sum, [first], j) => sum + shares[j] * first, 0);
     const sum = rowOf("sum", ["", "", percent(shares.reduce((a, b) => a + b, 0), 1), fixed(output)]);

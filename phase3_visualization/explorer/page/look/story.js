@@ -8,7 +8,6 @@
 const Story = (() => {
   const { byId, on, button, element, fixed, percent, jobOf, indexOfLargest } = View;
   const won = new Map(); // step -> whether its bet was won; null if the answer was asked for
-  const BETS = 3;
   let act, language, texts, landings;
   let whole; // steps of a whole training
   let seen; // what is on the stage
@@ -91,10 +90,8 @@ const Story = (() => {
     return [
       element("p", {}, `The heads of a layer look around together, and what they bring is added to the gap. Then each word
         is worked on by itself: it “thinks”. The next layer does both again. If the model had to answer after each part,
-        how surprised would it be by the hidden word? “${names[best]}” helps most. Surprise can also rise on the way.`),
+        how surprised would it be by the hidden word? “${names[best]}” helps most. At 0 it is not surprised at all.`),
       ...losses.map((loss, i) => View.bar(names[i], loss / most, fixed(loss), { color: i === best ? "own" : "other" })),
-      element("p", { class: "quiet" }, "To look around is attention, to think is the feed-forward layer. " +
-        "Surprise is −ln of the probability, in nats: 0 is certainty."),
     ];
   }
 
@@ -106,23 +103,27 @@ const Story = (() => {
     return found ? { layer: found.layer, head: found.head } : null;
   }
 
-  // The head of step 6: the one on the stage, or the first that has a job. A training of one's own goes on.
+  // The head of step 6: the one on the stage, or the first that has a job. After the bet another training is shown.
   function seedScene(state) {
     const named = state.run === "0" && roleAt("0", state);
     const anyRole = Runs.lanes("0").find(({ heads }) => heads.at(-1).length > 0)?.role;
     asked = (named ? null : havingRole("0", anyRole)) ?? { layer: state.layer, head: state.head };
-    const own = Runs.own();
-    return own ? { ...atEnd(), run: own, step: Runs.lastStep(own) } : { ...atEnd(), ...asked };
+    const run = Runs.own() ?? (won.has(6) ? "1" : "0");
+    return { ...atEnd(), run, step: Runs.lastStep(run), ...framed(run) };
   }
 
+  // The head that has the job in a training; framed: or that had it in the first one.
+  const inTraining = (run) => havingRole(run, roleAt("0", asked ?? seen.state));
+  const framed = (run) => inTraining(run) ?? asked;
+
   function askSeed({ state }) {
-    const isOwn = !Runs.get(state.run).recorded;
-    if (isOwn) return [verdict(6, "Your bet on the second training was right.", "Your bet on the second training was wrong.")];
-    if (won.has(6)) return [verdict(6)];
+    if (!Runs.get(state.run).recorded || won.has(6)) {
+      return [verdict(6, "Your bet on the second training was right.", "Your bet on the second training was wrong.")];
+    }
     const { layer, head } = asked ?? state;
-    const there = havingRole("1", roleAt("0", { layer, head }));
+    const there = inTraining("1");
     const same = there !== null && there.layer === layer && there.head === head;
-    const answer = (isRight) => () => bet(6, isRight, { ...atEnd(), run: "1", ...there });
+    const answer = (isRight) => () => bet(6, isRight, { run: "1", step: Runs.lastStep("1"), ...there });
     return [row(button("the same head", answer(same)), button("another head, or none", answer(!same)))];
   }
 
@@ -142,7 +143,7 @@ const Story = (() => {
     { scene: atEnd, more: drawScore },
   ];
   const NEXT = [ // what a step answers, so that the one before ends with a question
-    "", "does the arc matter?", "why look there?", "who taught it that?", "what do the others do?", "was that luck?", "what did we see?",
+    "", "does the arc matter?", "why look there?", "who taught it that?", "the other heads?", "was that luck?", "what did we see?",
   ];
   const count = STEPS.length;
 
@@ -152,21 +153,25 @@ const Story = (() => {
     const role = roleAt("0", place) ?? View.NO_ROLE;
     const there = havingRole("1", role);
     const own = Runs.get(state.run).recorded ? null : havingRole(state.run, role);
-    const right = [...won.values()].filter((is) => is === true).length;
-    const head = headCalled(place);
+    const answers = [...won.values()].filter((is) => is !== null);
+    const score = `${answers.filter(Boolean).length} of ${answers.length} bets won. `;
+    const heads = Runs.lanes("0").flatMap((lane) => lane.heads.at(-1)).map(headCalled);
+    const other = heads.find((name) => name !== headCalled(landings[0] ?? state)) ?? "head 1";
     const hidden = state.words[state.query];
     const told = {
-      named: named || "none", heads: Levers.allHeads().length, words: language.words.length, batch: Runs.model().batch_size,
+      named: named || "none", heads: Levers.allHeads().length, words: language.words.length, other,
       looked: words[indexOfLargest(rowAtEnd(state))], most: words[indexOfLargest(shares)],
       question: Object.hasOwn(language.verbs, hidden) ? "Who or what does it?" : "What is being done here?",
       job: jobOf(role), job_now: jobOf(View.roleOf(stop, state.layer, state.head)),
-      Asked: head[0].toUpperCase() + head.slice(1), there: there && headCalled(there), own: own && headCalled(own),
-      run: Runs.get(state.run).seed, last: Runs.lastStep(state.run), steps: whole, score: `${right} of ${BETS} bets won.`,
+      asked: headCalled(place), Asked: capital(headCalled(place)), there: there && headCalled(there),
+      own: own && headCalled(own), Own: own && capital(headCalled(own)),
+      last: Runs.lastStep(state.run), steps: whole, score: answers.length ? score : "",
     };
     return after ? { ...told, ...guessed(before, after, stop) } : told;
   }
 
   const headCalled = ({ layer, head }) => View.headCalled(Levers.nameOf(layer, head));
+  const capital = (text) => text[0].toUpperCase() + text.slice(1);
 
   // Of a noun the whole kind counts: “teachers” is one of the people, and the model cannot know which.
   function shareOfKind({ truth, probabilities }) {
@@ -183,11 +188,13 @@ const Story = (() => {
       at_end: percent(shareOfKind(trained)), best: language.vocabulary[before.best], now,
       a_word: Words.aWordFor(truth, language.groups),
       of_kind: percent(shareOfKind(before)), left: percent(shareOfKind(after)), only: isLess ? "only " : "",
-      rule: Words.ofVerb(seen.state.words, language), luck: isFirst ? " (The right word leads by luck.)" : "",
+      rule: Words.ofVerb(seen.state.words, language), kind: Words.nameOfKind(truth, language.groups),
+      much: shareOfKind(after) < shareOfKind(before) / 2 ? "much " : "", luck: isFirst ? " (The right word leads by luck.)" : "",
     };
     const { same, other } = texts[1].still;
     const isSame = Words.kindOf(truth, language.groups).includes(now);
-    return { ...told, still: View.fill(isSame ? same : other, told) };
+    const which = Words.isNoun(truth, language.groups) ? View.fill(texts[0].which, told) : "";
+    return { ...told, which, still: View.fill(isSame ? same : other, told) };
   }
 
   // What a guess is judged by: “all people”, and their share, or one word.
@@ -216,7 +223,9 @@ const Story = (() => {
     if (stop.step === 0) return text;
     if (stop.step === Runs.lastStep(state.run)) return { title, says: text.end };
     const parts = [indexOfLargest(shares) === indexOfLargest(rowAtEnd(state)) ? found : strays];
-    if (sure.at(-1) < Math.max(...sure)) parts.push(worse);
+    const best = indexOfLargest(sure);
+    const [peak, peak_step] = [percent(sure[best]), Runs.get(state.run).stops[best].step];
+    if (percent(sure.at(-1)) !== peak) parts.push(View.fill(worse, { peak, peak_step }));
     parts.push(stop.heads[state.layer][state.head].role === null ? gray : colored);
     return { title, says: parts.join(" ") };
   }
@@ -230,8 +239,9 @@ const Story = (() => {
     const role = roleAt("0", asked ?? state);
     const isFound = havingRole(state.run, role) !== null;
     if (!Runs.get(state.run).recorded) {
-      if (isFound) return text.own;
-      return Runs.lastStep(state.run) < whole ? text.not_yet : text.never;
+      const { title, found, not_yet } = text.on;
+      if (Runs.lastStep(state.run) < whole) return { title, says: isFound ? found : not_yet };
+      return isFound ? text.own : text.never;
     }
     if (!won.has(6)) return text;
     return havingRole("1", role) ? text.then : text.gone;
@@ -264,7 +274,9 @@ const Story = (() => {
     const asks = state.hidden.includes(state.query) ? "the gap" : `“${words[state.query]}”`;
     const { role, own } = stop.heads[state.layer][state.head];
     const filled = { asks, most: words[most], share: percent(shares[most]) };
-    const parts = [isAtWork(role, state, state.query, most) ? text.here : text.elsewhere];
+    const parts = [text.here];
+    if (role && !Words.fits(role, state.words, state.query, language)) parts.push(text.not_its);
+    else if (!isAtWork(role, state, state.query, most)) parts.push(text.astray);
     if (role === null) {
       const rows = pass.layers[state.layer].weights[state.head];
       const near = rows.filter((row, i) => Math.abs(indexOfLargest(row) - i) <= 1);
@@ -305,6 +317,7 @@ const Story = (() => {
 
   function go(step) {
     if (step < 1 || step > count || (step > here() && !isAnswered())) return;
+    Grow.pause();
     act(scene(step, seen.state), `step ${step}`);
     scrollTo({ top: 0 });
     byId("title").focus({ preventScroll: true });
@@ -323,13 +336,15 @@ const Story = (() => {
     seen = now;
     const step = here();
     const place = String(step || "own");
-    if (byId("look").dataset.step !== place) byId("large-fold").open = step === 0;
+    if (byId("look").dataset.step !== place) {
+      for (const fold of document.querySelectorAll("#look details")) fold.open = step === 0 && fold.id === "large-fold";
+    }
     byId("look").dataset.step = place;
     for (const link of document.querySelectorAll("nav [data-view='look']")) {
       if (Boolean(step) === (link.id !== "to-own")) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
-    const key = JSON.stringify([now.state, now.stop.step, [...won]]);
+    const key = JSON.stringify([now.state, now.stop.step, Runs.lastStep(now.state.run), [...won]]);
     if (drawn === key) return; // not under the hands of who is typing
     drawn = key;
     drawStep(step, now);
@@ -347,7 +362,7 @@ const Story = (() => {
     const text = texts[step - 1] ?? texts.at(-1).alone;
     const isAsked = now.after !== null || step === 3 || step >= 5 || step === 0;
     const isOwn = !Runs.get(now.state.run).recorded;
-    byId("look").classList.toggle("grows", (step === 6 && won.has(6)) || isOwn || Boolean(Grow.isRunning()));
+    byId("look").classList.toggle("grows", (step === 6 && won.has(6)) || isOwn);
     const filled = values(now);
     const empty = { title: "Nothing is hidden.", says: "Choose a word of the sentence, and hide it." };
     const { title, says } = !isAsked ? empty : tells ? tells(now, text) : text;
@@ -368,5 +383,5 @@ const Story = (() => {
 
   const open = () => (won.has(1) || landings.length < 2 ? landings : landings.slice(1));
 
-  return { start, draw, scene, stepOf, isOpen, here, ofKind, kindBar, askerOf, ofHead, landing, landings: open };
+  return { start, draw, scene, stepOf, isOpen, here, framed, ofKind, kindBar, askerOf, ofHead, landing, landings: open };
 })();

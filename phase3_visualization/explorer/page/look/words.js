@@ -180,5 +180,7 @@ const Words = (() => {
   // The typed text with one word replaced by another, wherever it stands.
   const replaced = (text, unknown, word) => split(text).map((part) => (part === unknown ? word : part)).join(" ");
 
-  return { isNoun, groupOf, kindOf, nameOfKind, aWordFor, oneOfEachKind, fits, ofVerb, instead, drawChips, read, explain, replaced, split, nearestWords };
+  return {
+    isNoun, groupOf, kindOf, nameOfKind, aWordFor, oneOfEachKind, fits, ofVerb, drawChips, read, explain, replaced, nearestWords,
+  };
 })();

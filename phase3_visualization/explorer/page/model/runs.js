@@ -26,6 +26,7 @@ const Runs = (() => {
   }
 
   const own = () => [...runs.keys()].find((name) => !runs.get(name).recorded && has(name)) ?? null;
+  const seeds = () => [...runs.values()].map(({ seed }) => seed);
   const lastStep = (name) => runs.get(name).stops.at(-1)?.step ?? 0;
 
   // The place of the last stop that is not later than a step, or else of the first one.
@@ -69,5 +70,5 @@ const Runs = (() => {
     return found;
   }
 
-  return { start, get, has, own, grow, lastStep, placeOf, stopAt, modelAt, lanes, spells, model: () => model };
+  return { start, get, has, own, seeds, grow, lastStep, placeOf, stopAt, modelAt, lanes, spells, model: () => model };
 })();
