@@ -81,10 +81,11 @@ const Break = (() => {
   function choose(choice) {
     if (first[state.at] !== null) return; // only the first answer counts
     show(parts(state.at, first.map((old, i) => (i === state.at ? choice : old)))); // no step back leads before it
-    byId("break-verdict").scrollIntoView({ block: "nearest" });
+    const verdict = byId("break-verdict"); // below the way to the picture, where there is one
+    for (const part of [verdict.lastChild, verdict.firstChild]) part.scrollIntoView({ block: "nearest" });
   }
 
-  // In beats: the number, what it means, the range on record, why; on a phone also the way to the live picture.
+  // In beats: the number, what it means, its range in other trainings, why; on a phone also the way to the live picture.
   function verdict(wager, chosen) {
     const [kind, said] = chosen === wager.right ? ["won", "Right. "] : ["lost", "No. "];
     return [
@@ -161,10 +162,9 @@ const Break = (() => {
   function unpacked() {
     const small = app.data.wagers.models.map((record) => [record.name, Network.load(record)]);
     const models = new Map([...small, ["both sides", app.modelOfLessons()]]);
-    const jobOf = ([layer, head]) => View.jobOf(View.roleOf(models.get("both sides"), layer, head));
-    const called = (head) => `head ${head.join(".")} (${jobOf(head)})`; // in a sentence
-    const inShort = (head) => `${head.join(".")} ${jobOf(head)}`;
-    return { models, called, inShort, language: app.language };
+    const jobOf = (head) => View.jobOf(View.roleOf(models.get("both sides"), ...head));
+    const called = (head) => `${View.headCalled(head.join("."))}: ${jobOf(head)}`;
+    return { models, called, language: app.language };
   }
 
   function start(page) {

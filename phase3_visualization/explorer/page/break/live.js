@@ -5,7 +5,7 @@
 "use strict";
 
 const Live = (() => {
-  const { button, element, svg, fixed, percent, weightColor, readable, bar, guesses, indexOfLargest } = View;
+  const { button, element, svg, fixed, percent, weightColor, readable, bar, guesses, indexOfLargest, headCalled } = View;
   const { turns, quiet, pane, panes, letter, cells, map, onTrack, here, mean, loss } = Stage;
   const { run, softmax } = Network;
 
@@ -17,47 +17,48 @@ const Live = (() => {
     return p.reduce((sum, chance, i) => sum + Math.abs(chance - q[i]), 0) / 2;
   }
 
-  // ---- a head is knocked out: the one that a hidden verb needs, and the one that is needed least
+  // ---- a head is knocked out: can it go? All of the interval in which its cost lies has to be below a line
 
   const CAN_GO = 0.01; // nats
+  const AXIS = 4 * CAN_GO; // what costs more goes on beyond the picture
+  const MADE_UP = [["goes", 0.5, [0.3, 0.7]], ["stays", 0.7, [0.3, 1.5]]]; // costs in CAN_GO, and their intervals
   const lessSure = (nats) => 1 - Math.exp(-Math.max(0, nats)); // what a hidden word loses of its probability, a share
+  const inPercent = (nats) => percent(lessSure(nats), 1);
 
-  // Each head as it reads the sentence: a row of maps for each layer.
-  const everyHead = ({ layers }, say, inShort) => element("div", { class: "eight" },
-    ...layers.flatMap(({ weights }, layer) => weights.map((head, i) => element("figure", {},
-      map(head, say("head", { head: `${layer}.${i}` })), element("figcaption", {}, inShort([layer, i]))))));
-
-  // How much less sure the model is without each head, with its 95 % interval, beside what a head that can go may cost.
-  function rising(rises, inShort) {
-    const top = Math.max(CAN_GO, ...rises.map(({ span }) => span[1]));
-    const onAxis = (nats) => lessSure(nats) / lessSure(top);
-    return [...rises].sort((a, b) => a.rise - b.rise).map(({ head, rise, span }) => {
-      const line = bar(inShort(head), onAxis(rise), percent(lessSure(rise), 1), { color: "other" });
-      const track = line.querySelector(".track");
-      onTrack(track, "whisker", span.map(onAxis));
-      onTrack(track, "decides", [onAxis(CAN_GO), onAxis(CAN_GO)]);
-      return line;
-    });
+  // How much less sure the model is without a head, with its 95 % interval and the line.
+  function cost(name, rise, span) {
+    const onAxis = (nats) => lessSure(nats) / lessSure(AXIS);
+    const line = bar(name, onAxis(rise), inPercent(rise), { color: "other" });
+    const track = line.querySelector(".track");
+    const crosses = span[0] < CAN_GO && span[1] >= CAN_GO;
+    if (span[1] < AXIS) onTrack(track, crosses ? "whisker crosses" : "whisker", span.map(onAxis));
+    else line.classList.add("beyond");
+    onTrack(track, "decides", [onAxis(CAN_GO), onAxis(CAN_GO)]);
+    return line;
   }
 
-  function knockout({ example, say, answered, models, language, called, inShort }) {
-    const { words, hidden, needed, spare, rises } = example;
+  function knockout({ example, say, answered, models, language, called }) {
+    const { words, hidden, needed } = example;
+    if (!answered) {
+      const lines = MADE_UP.map(([name, rise, span]) => cost(say(name), CAN_GO * rise, span.map((end) => CAN_GO * end)));
+      return [element("div", { class: "wide" }, pane(say("made"), ...lines, element("p", {}, say("rule"))))];
+    }
+    const rises = [...example.rises].sort((a, b) => a.rise - b.rise);
+    const nameOf = ({ head }) => headCalled(head.join("."));
+    const lines = rises.map((each) => cost(nameOf(each), each.rise, each.span));
+    const [least] = rises;
+    const go = rises.filter((each) => each.span[1] < CAN_GO).length;
+    const ends = { cost: inPercent(least.rise), most: inPercent(least.span[1]) };
     const tokens = Levers.tokens({ words, hidden: [hidden] }, language);
     const truth = language.index.get(words[hidden]);
-    const reading = (removed) => run(models.get("both sides"), tokens, { removed });
-    const guess = (removed) => softmax(reading(removed).logits[hidden]);
-    const sentence = element("p", { class: "sentence" }, withGap(words, hidden).join(" "));
-    if (!answered) return [sentence, everyHead(reading([]), say, inShort), quiet(say("eight"))];
-    const whole = guess([]);
-    const without = [needed, spare].map((head) => guess([head.join(".")]));
-    const shown = [needed, spare].map((head, i) => pane(say("without", { head: called(head) }),
-      ...guesses(without[i], language.vocabulary, truth, { before: whole })));
-    const [sure, blind, spared] = [whole, ...without].map((found) => percent(found[truth]));
-    const go = rises.filter(({ span }) => span[1] < CAN_GO).length;
+    const [whole, without] = [[], [needed.join(".")]].map((removed) =>
+      softmax(run(models.get("both sides"), tokens, { removed }).logits[hidden]));
     return [
-      here(say("here", { word: words[hidden], sure, blind, spared, go: go || "none" }), go === 0), sentence, panes(...shown),
-      quiet(say("note")),
-      element("div", { class: "wide" }, pane(say("rises"), ...rising(rises, inShort), quiet(say("whiskers")))),
+      here(say("here", { head: nameOf(least), ...ends, go: go || "none" }), go === 0),
+      element("div", { class: "wide" }, pane(say("rises"), ...lines, quiet(say("brackets")))),
+      pane(say("without", { head: called(needed) }),
+        element("p", { class: "sentence" }, withGap(words, hidden).join(" ")),
+        ...guesses(without, language.vocabulary, truth, { before: whole }), quiet(say("note"))),
     ];
   }
 
@@ -86,8 +87,8 @@ const Live = (() => {
     const names = Object.keys(TRAINED);
     if (!answered) {
       const [words] = sentences;
-      const draw = (at) => [quiet(say("sees")), sees(say("learns"), words, at, false),
-        sees(say("peeks"), words, at, true), sees(say("writes"), words, at, false)];
+      const draw = (at) => [
+        quiet(say("sees")), sees(say("peeks"), words, at, true), sees(say("else"), words, at, false)];
       return turns(2, draw, { [say("step")]: (at) => (at + 1) % words.length });
     }
     const found = sentences.map((words) => {
@@ -147,20 +148,23 @@ const Live = (() => {
     const names = ["placed", "unplaced"];
     const reading = (name, row) => read(models.get(name), row, [...row].reverse());
 
-    function draw({ at, turned }) {
-      const row = turned ? [...rows[at]].reverse() : rows[at];
-      const texts = [cells(say("reads"), row), cells(say("should"), [...row].reverse())];
-      if (answered) return [...texts, ...names.map((name) => pane(say(name), ...answers(reading(name, row))))];
+    if (!answered) {
+      const [row] = rows;
       const numbered = cells(say("numbered"), row);
       numbered.querySelectorAll(".cells > *").forEach((box, i) => box.append(element("sub", {}, i + 1)));
-      return [...texts, numbered, cells(say("loose"), [...row].sort((a, b) => a - b))];
+      return [numbered, cells(say("loose"), [...row].sort((a, b) => a - b)), cells(say("both"), [...row].reverse())];
+    }
+
+    function draw({ at, turned }) {
+      const row = turned ? [...rows[at]].reverse() : rows[at];
+      const each = names.map((name) => pane(say(name), ...answers(reading(name, row))));
+      return [cells(say("reads"), row), cells(say("should"), [...row].reverse()), ...each];
     }
 
     const stage = turns({ at: 0, turned: false }, draw, {
       [say("other")]: ({ at }) => ({ at: (at + 1) % rows.length, turned: false }),
       [say("turn")]: ({ at, turned }) => ({ at, turned: !turned }),
     });
-    if (!answered) return stage;
     const [whole, broken] = names.map((name) => share(rows.map((row) => reading(name, row))));
     const moved = movedByOrder(models.get("unplaced"), rows[0]);
     const text = say("here", { whole: percent(whole), broken: percent(broken), moved: percent(moved, 1) });
@@ -198,8 +202,8 @@ const Live = (() => {
       const needed = row.map((_, at) => (isNeeded(row.length - 1, at) ? "needed" : null));
       const texts = [cells(say("reads"), row, needed), cells(say("should"), wanted)];
       texts[0].lastChild.before(toBoth(row.length));
-      return [...texts, element("p", {}, say("rule", { before, earlier, said })),
-        ...(answered ? [panes(...both), quiet(say("map"))] : [])];
+      return [...texts, ...(answered ? [panes(...both), quiet(say("map"))]
+        : [element("p", {}, say("rule", { before, earlier, said }))])];
     }
 
     const stage = turns(0, draw, { [say("other")]: (at) => (at + 1) % rows.length });

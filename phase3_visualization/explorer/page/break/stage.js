@@ -67,9 +67,9 @@ const Stage = (() => {
     const named = [0, ...ends[bandOf(right)], Math.max(...known)].filter((number, i, all) =>
       Number.isFinite(number) && number !== all[i + 1] && (i > 0 || all[1] > top / 8)); // none on top of another
     for (const number of named) onTrack(ticks, "tick", onAxis([number, number]), fixed(number, digits));
-    const said = `${axis}: 19 of 20 seeds fall between ${span.map((end) => fixed(end, digits)).join(" and ")}.`;
+    const said = `${axis}: between ${span.map((end) => fixed(end, digits)).join(" and ")} in 19 of 20 trainings.`;
     const drawn = element("div", { class: "decision", role: "img", "aria-label": said }, track, ticks);
-    return element("details", {}, element("summary", {}, "the range on record"), quiet(`${said} ${beside}`), drawn);
+    return element("details", {}, element("summary", {}, "in other trainings"), quiet(`${said} ${beside}`), drawn);
   }
 
   // What this run shows; where it does not show what the record says, that comes first.

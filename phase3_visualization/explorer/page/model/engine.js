@@ -12,15 +12,10 @@ const Engine = (() => {
   const SLICE = 25; // milliseconds
 
   function create(tell) {
-    let run, life, until;
-    let [running, pausing, called] = [false, false, false];
+    let run, until;
+    let life = null; // what there is to do before the next pause; null while paused
     const { port1, port2 } = new MessageChannel(); // a timer would wait for 4 ms each time
     port1.onmessage = slice;
-
-    function later() {
-      if (!called) port2.postMessage(null);
-      called = true;
-    }
 
     function* look() {
       const heads = yield* Roles.heads(run.model, run.held_out, run.rules);
@@ -28,28 +23,26 @@ const Engine = (() => {
       tell({ kind: "look", step: run.step, loss, heads, numbers: Network.numbers_of(run.model) });
     }
 
-    /* The whole life of a run. It stops only between two steps. */
-    function* live() {
-      yield* look();
-      while (run.step < run.recipe.steps) {
-        if (pausing || run.step >= until) {
-          if (pausing || until > 0) tell({ kind: "paused", step: run.step });
-          [running, pausing] = [false, false];
-          yield;
-          continue;
-        }
+    /* It stops only between two steps. */
+    function* live(is_new) {
+      if (is_new) yield* look();
+      while (run.step < Math.min(until, run.recipe.steps)) {
         yield* Training.step(run);
         if (run.step % LOOK === 0) yield* look();
       }
-      running = false;
       tell({ kind: "paused", step: run.step });
     }
 
     function slice() {
-      called = false;
       const end = performance.now() + SLICE;
-      while (running && performance.now() < end) if (life.next().done) running = false;
-      if (running) later();
+      while (life && performance.now() < end) if (life.next().done) life = null;
+      if (life) port2.postMessage(null);
+    }
+
+    /* Takes the place of what was being done; the message that calls the next slice may be on its way already. */
+    function go(next) {
+      if (!life) port2.postMessage(null);
+      life = next;
     }
 
     function start({ growth, seed, steps }) {
@@ -57,18 +50,17 @@ const Engine = (() => {
       run = Training.start(recipe, Training.unpack(growth.train, pad), seed);
       run.held_out = Roles.prepare(Training.unpack(growth.held_out, pad), gold, rules);
       run.rules = rules;
-      [until, running, pausing] = [steps, true, false];
-      life = live();
+      until = steps;
       tell({ kind: "ready", fast: run.model.space.fast });
-      later();
+      go(live(true));
     }
 
     function receive(told) {
       if ("start" in told) start(told.start);
-      if ("pause" in told) pausing = running;
+      if ("pause" in told) until = 0;
       if ("run" in told) {
-        [until, running, pausing] = [told.run, true, false];
-        later();
+        until = told.run;
+        if (!life) go(live(false));
       }
     }
 
