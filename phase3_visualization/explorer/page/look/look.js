@@ -85,7 +85,7 @@ const Look = (() => {
     Story.draw(now);
     drawSentence(now);
     drawGuesses(now);
-    Time.draw(state, now.after && Story.ofKind(now.after));
+    drawTime(now);
     if ([0, 5, 6].includes(Story.here())) drawHeads(now);
     drawLevers(now);
     drawBreak(now);
@@ -166,6 +166,20 @@ const Look = (() => {
     if (!byId("large-fold").open) return;
     Maps.drawLarge(byId("large"), words, pass.layers[state.layer].weights[state.head],
       (i, j) => state.causal && j > i, state.query, choose);
+  }
+
+  // A stop of the training is as wide as another, however many steps lie between.
+  function drawTime({ stop, after }) {
+    const { seed, stops, recorded } = Runs.get(state.run);
+    byId("step").max = stops.length - 1;
+    byId("step").value = Runs.placeOf(state);
+    const isOver = recorded || Runs.lastStep(state.run) === data.grow.recipe.steps;
+    byId("end-note").textContent = isOver ? "trained" : `${Runs.lastStep(state.run)} steps so far`;
+    const which = state.run === "0" || state.story ? "" : `, trained with seed ${seed}`;
+    const when = (stop.step ? `after ${stop.step} steps` : "before training") + which;
+    const guess = after && Story.ofKind(after);
+    byId("step").setAttribute("aria-valuetext", when);
+    byId("step-note").textContent = guess ? `${when}: ${guess.name} ${percent(guess.share)}` : when;
   }
 
   function drawLevers() {
@@ -285,6 +299,7 @@ const Look = (() => {
     press("clear", () => type(""));
     on("causal", "change", () => set({ causal: byId("causal").checked }, "causal"));
     on("divisor", "input", setDivisor);
+    on("step", "input", () => look({ step: Runs.get(state.run).stops[byId("step").value].step }, "time"));
     press("knock", () => set({ removed: state.removed.length ? [] : byId("knock").dataset.heads.split("_") }, "knock"));
     press("hide", hide);
     press("reset", () => set({ ...Levers.UNTOUCHED, removed: [] }, "reset"));
@@ -303,7 +318,6 @@ const Look = (() => {
     ({ data, language } = app);
     Runs.start(data);
     maps = Maps.makeHeads(byId("heads"), Runs.model(), chooseHead, knockOut);
-    Time.start(data, (place) => look({ step: Runs.get(state.run).stops[place].step }, "time"));
     Grow.start(app, follow);
     Story.start(app, set);
     wire();

@@ -58,17 +58,5 @@ const Runs = (() => {
       ({ role, heads: stops.map((stop) => headsOf(stop).filter((head) => head.role === role)) }));
   }
 
-  // When a role was found and when it was lost, each time: [{from, to, layer, head}]; to is null while it lasts.
-  function spells(name, { heads }) {
-    const { stops } = runs.get(name);
-    const found = [];
-    heads.forEach((having, i) => {
-      const open = found.at(-1)?.to === null;
-      if (having.length && !open) found.push({ from: stops[i].step, to: null, ...having[0] });
-      if (!having.length && open) found.at(-1).to = stops[i].step;
-    });
-    return found;
-  }
-
-  return { start, get, has, own, seeds, grow, lastStep, placeOf, stopAt, modelAt, lanes, spells, model: () => model };
+  return { start, get, has, own, seeds, grow, lastStep, placeOf, stopAt, modelAt, lanes, model: () => model };
 })();
