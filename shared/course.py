@@ -14,12 +14,11 @@ For maintainers:
 
 First the models that scripts share are trained. Then scripts run two at a time, each with one
 thread, and are told in reading order; what measures times runs at the end, when nothing else does.
-The story of a script is its question, its answer, its verdicts and its pictures. All that it
-printed is in the log, and on the screen with --verbose.
+The story of a script is its question, its answer, how its claims stand, and its pictures. All that
+it printed is in the log, and on the screen with --verbose.
 """
 
 import argparse
-import collections
 import contextlib
 import importlib
 import importlib.util
@@ -31,7 +30,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.pool import Pool
 from pathlib import Path
@@ -41,7 +40,8 @@ import matplotlib
 from tqdm import tqdm
 
 from shared import cli, paths, training
-from shared.evidence.claims import MARKS
+from shared.evidence.findings import INDENT, wrapped
+from shared.evidence.record import SEEDS
 from shared.paths import PHASES
 from shared.plan import PLANS, SECTIONS, Plan, can_run, path_of, question_of
 from shared.publishing.report.write_pages import write_pages
@@ -100,12 +100,6 @@ def train_shared(loader: str, argv: list[str]) -> Result:
 # ---- the story
 
 
-def marks_of(findings: Iterable[Mapping]) -> str:
-    """Returns how many findings have which mark: "+ 3  x 1"."""
-    counts = collections.Counter(MARKS[finding["kind"]] for finding in findings)
-    return "  ".join(f"{mark} {counts[mark]}" for mark in MARKS.values() if counts[mark])
-
-
 def verdicts_of(result: Result) -> list[str]:
     """Returns how a script's claims stand on record, how newer ones came out, what differs here."""
     said = []
@@ -114,23 +108,35 @@ def verdicts_of(result: Result) -> list[str]:
             continue
         kept = json.loads(path.read_text(encoding="utf-8"))
         on_record = [finding for finding in kept["findings"] if finding["on record"]]
-        newer = [finding for finding in kept["findings"] if not finding["on record"]]
         if on_record:
-            said.append(f"on record {marks_of(on_record)}")
-        if newer:
-            said.append(f"not on record yet, here {marks_of(newer)}")
-        said.append(kept["differs"])
+            said.append(held_of(on_record))
+        for finding in kept["findings"]:
+            if not finding["on record"]:
+                said.append(f"A claim is new. {finding['said']}.")
+        if kept["differs"]:
+            said.append(kept["differs"])
     return said
 
 
+def held_of(findings: Sequence[Mapping]) -> str:
+    """Returns "On record its claims hold in 10, 3 and 10 of 10 seeds."."""
+    *others, last = [str(finding["held"]) for finding in findings]
+    held = f"{', '.join(others)} and {last}" if others else last
+    claims = "claims hold" if others else "claim holds"
+    return f"On record its {claims} in {held} of {len(SEEDS)} seeds."
+
+
 def story(name: str, result: Result) -> str:
-    """Returns two lines: what a script asks; its answer, its verdicts and its pictures."""
+    """Returns what a script asks, what it answers, how its claims stand, and its pictures."""
     _, _, below_the_phase = name.partition(".")
-    line = f"{below_the_phase.replace('.', '/')}: {question_of(name)}"
-    pictures = [path.name for path in result.written if path.suffix in PICTURES]
-    said = [result.answer, *verdicts_of(result), " ".join(pictures)]
-    second_line = "   ".join(part for part in said if part)
-    return f"{line}\n    {second_line}" if second_line else line
+    lines = ["", f"{below_the_phase.replace('.', '/')}: {question_of(name)}"]
+    for said in (result.answer, *verdicts_of(result)):
+        if said:
+            lines.append(wrapped(said))
+    for path in result.written:
+        if path.suffix in PICTURES:
+            lines.append(f"{INDENT}{paths.shown(path)}")
+    return "\n".join(lines)
 
 
 class Teller:
@@ -216,7 +222,7 @@ def run_side_by_side(pool: Pool, plans: dict[str, Plan], argv: list[str], teller
                 started[name] = pool.apply_async(run_script, (name, without_retrain(argv)))
     bar = tqdm(total=len(started), desc="scripts", leave=False, disable=None)
     for phase, plan in plans.items():
-        tqdm.write(f"---- {SECTIONS[phase]}")
+        tqdm.write(f"\n---- {SECTIONS[phase]}")
         for name in plan.scripts:
             teller.tell(name, started[name].get())
             bar.update()
@@ -280,12 +286,11 @@ def main(argv: list[str] | None = None) -> str | None:
     scripts_take = [option for option in rest if option != "--verbose"]
     run_phases([word] if word in PHASES else list(PHASES), scripts_take, options, word)
     seconds = time.perf_counter() - started
-    print(f"---- {word if word in PHASES else 'All four phases'} ran in {seconds:.0f} s")
+    print(f"\n---- {word if word in PHASES else 'All four phases'} ran in {seconds:.0f} s\n")
     page = write_pages(options.output_dir)
-    print("claims on record, over ten seeds: + hold   x do not hold   ~ hold in some seeds")
-    print("pictures: visualizations/plots/ and visualizations/animations/")
-    print(f"all that was said: {paths.shown(options.output_dir / LOG)}")
-    print(f"to see in a browser: {paths.shown(page)}")
+    log = paths.shown(options.output_dir / LOG)
+    print(f"All numbers and claims, as the scripts said them: {log}")
+    print(f"What this run found, with pictures, to see in a browser: {paths.shown(page)}")
 
 
 if __name__ == "__main__":

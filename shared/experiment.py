@@ -7,15 +7,16 @@
 
 To add one, write such a file, name its module in shared/plan.py, and see .github/CONTRIBUTING.md.
 The first line of its docstring is the question, and the picture is named after the file.
-measure(run) returns the numbers of one seed by name: "row, column" names a cell of the printed
-table. What the picture needs beside numbers, measure puts into run.shown. title, note and answer
-are format strings over n, the means, and shown.
+measure(run) returns the numbers of one seed by name. They are printed one a line, but as a matrix
+where names of the form "row, column" fill rows and columns. What the picture needs beside numbers,
+measure puts into run.shown. title, note and answer are format strings over n, the means, and shown.
+Where another seed may answer otherwise, answer is a function that chooses such a string by n.
 """
 
 import argparse
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +34,9 @@ from shared.visualization_utils import headline, save_animation, save_plot
 
 Film = tuple[Sequence[np.ndarray], float]  # images (height, width, 3), seconds for each
 OTHERWISE = ("quick", "d_model", "heads", "layers")  # options that the record was made without
-MOST_ROWS, WIDTH = 16, 118  # of a table that is printed without --numbers
+MOST_ROWS = 16  # of a list or matrix that is printed without --numbers
+MATRIX = 8  # so many numbers, if they fill rows and columns, are printed as a matrix
+WIDEST = 120  # columns of the screen that a matrix may take
 
 
 @dataclass
@@ -75,8 +78,10 @@ class Results:
         """Returns the means called "name, column"."""
         return [self.mean[f"{name}, {column}"] for column in columns]
 
-    def format(self, text: str) -> str:
-        return text.format(n=self.mean, shown=self.shown)
+    def format(self, text: str | Callable[[Numbers], str]) -> str:
+        """Returns a text with its numbers in it, or the text that a function chooses by them."""
+        chosen = text(self.mean) if callable(text) else text
+        return chosen.format(n=self.mean, shown=self.shown)
 
 
 @dataclass(frozen=True)
@@ -98,34 +103,74 @@ def made_otherwise(options: argparse.Namespace) -> list[str]:
     return [f"--{name.replace('_', '-')}" for name in given]
 
 
-def table(numbers: Numbers) -> str:
-    """Returns numbers called "row, column" as a table; a name alone is a row of one number.
+def beside_record(numbers: Numbers, experiment: str, whose: str = "this run") -> str:
+    """Returns a line for each number: its name, its value, and where the record expects it."""
+    frame = pd.DataFrame(index=list(numbers))
+    frame[whose] = [findings.number(value) for value in numbers.values()]
+    ends = [record.interval(experiment, name) for name in numbers]
+    if any(ends):
+        frame["the record expects"] = [findings.between(pair) if pair else "" for pair in ends]
+    return frame.to_string() if numbers else ""
 
-    The end of a long table is left out, and a last line says so.
+
+def outside_record(numbers: Numbers, experiment: str) -> set[str]:
+    """Returns the names of the numbers that lie outside the range where the record expects them."""
+    names = set()
+    for name, value, low, high in record.compared(experiment, numbers):
+        if not low <= value <= high:
+            names.add(name)
+    return names
+
+
+def matrices(numbers: Numbers, marked: Collection[str] = ()) -> list[pd.DataFrame]:
+    """Returns the numbers called "row, column" that fill a matrix, as one matrix or several.
+
+    Rows with the same columns stand together, so no matrix has an empty place. Fewer than MATRIX
+    numbers are easier to read one a line, and so are rows too wide for the screen. marked are the
+    names of numbers that get a star.
     """
     rows: dict[str, dict[str, str]] = {}
     for name, value in numbers.items():
         row, _, column = name.rpartition(", ")
-        if not row:
-            row, column = name, ""
-        rows.setdefault(row, {})[column] = findings.number(value)
-    if not rows:
-        return ""
-    names = list(rows)[:MOST_ROWS]
-    frame = pd.DataFrame([rows[name] for name in names], names).fillna("")
-    text = frame.to_string(line_width=WIDTH, header=any(frame.columns))
-    left_out = len(rows) - len(names)
-    return f"{text}\n... {left_out} more lines with --numbers" if left_out else text
+        star = "*" if name in marked else " "
+        rows.setdefault(row, {})[column] = findings.number(value) + star
+    alike: dict[frozenset[str], list[str]] = {}
+    for row, columns in rows.items():
+        alike.setdefault(frozenset(columns), []).append(row)
+    found = []
+    for columns, names in alike.items():
+        both_axes = len(names) > 1 and len(columns) > 1 and "" not in names
+        if both_axes and len(names) * len(columns) >= MATRIX:
+            frame = pd.DataFrame([rows[name] for name in names], names)
+            if len(frame.to_string().splitlines()[0]) <= WIDEST:
+                found.append(frame)
+    return found
 
 
-def beside_record(numbers: Numbers, experiment: str) -> str:
-    """Returns a line for each number: its name, its value, and where the record expects it."""
-    lines = {}
-    for name, value in numbers.items():
-        ends = record.interval(experiment, name)
-        expected = findings.between(ends) if ends else ""
-        lines[name] = {"this run": findings.number(value), "on record": expected}
-    return pd.DataFrame(list(lines.values()), list(lines)).to_string() if lines else ""
+def table(numbers: Numbers, experiment: str, whose: str = "this run") -> str:
+    """Returns the numbers one a line beside the record, then those that fill a matrix.
+
+    The end of what is long is left out, and a line says so. A star in a matrix says what the second
+    column says in a line: this number lies outside the range where the record expects it.
+    """
+    outside = outside_record(numbers, experiment)
+    frames = matrices(numbers, outside)
+    in_matrices = set()
+    for frame in frames:
+        for row in frame.index:
+            in_matrices.update(f"{row}, {column}" for column in frame.columns)
+    alone = {name: value for name, value in numbers.items() if name not in in_matrices}
+    parts = [beside_record(alone, experiment, whose)] if alone else []
+    parts += [frame.to_string() for frame in frames]
+    printed = []
+    for part in parts:
+        heading, *lines = part.splitlines()
+        printed += ["", heading, *lines[:MOST_ROWS]]
+        if len(lines) > MOST_ROWS:
+            printed.append(f"... {len(lines) - MOST_ROWS} more lines with --numbers")
+    if in_matrices & outside:
+        printed += ["", "* lies outside the range where the record expects it"]
+    return "\n".join(printed[1:])
 
 
 @dataclass(eq=False)
@@ -144,7 +189,7 @@ class Experiment:
     _: KW_ONLY
     title: str = ""
     note: str = ""
-    answer: str = ""
+    answer: str | Callable[[Numbers], str] = ""
     film: Callable[[Results], Film] | None = None
     more_pictures: Sequence[Picture] = ()
     keep: Callable[[Results], None] | None = None
@@ -204,14 +249,18 @@ class Experiment:
         if self.options:
             self.options(parser)
         options = cli.parse(parser, argv)
+        print(self.question)
         runs = [Run(options, seed, parser.error) for seed in cli.seeds(options)]
         return Results([self.measure(run) for run in runs], options, runs[0].shown)
 
     def say(self, results: Results, judgement: findings.Judgement | None) -> None:
         """Prints the numbers, then what they say of the claims."""
         everything = results.options.numbers
-        said = beside_record(results.mean, self.module) if everything else table(results.mean)
-        print(f"\n{said}\n")
+        seeds = len(results.runs)
+        whose = "this run" if seeds == 1 else f"mean of {seeds} runs"
+        said = (beside_record if everything else table)(results.mean, self.module, whose)
+        if said:
+            print(f"\n{said}\n")
         if judgement:
             findings.print_verdicts(judgement, rules=everything)
 

@@ -69,6 +69,16 @@ class Verdict:
         """Returns whether all seeds agree."""
         return self.kind != DIFFER
 
+    @property
+    def in_words(self) -> str:
+        """Returns what can be said after "it": "holds", or "holds in none of 10 seeds"."""
+        return self.kind if self.seeds == 1 else f"holds in {self.counted}"
+
+    @property
+    def counted(self) -> str:
+        """Returns "8 of 10 seeds" or "none of 10 seeds"."""
+        return f"{self.held or 'none'} of {self.seeds} seeds"
+
     def __str__(self) -> str:
         """Returns "holds" for one seed, "holds, 8 of 10 seeds" for more."""
         if self.seeds == 1:

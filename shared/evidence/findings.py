@@ -15,9 +15,9 @@ import numpy as np
 
 from shared import paths
 from shared.evidence import record
-from shared.evidence.claims import MARKS, Claim, Numbers
+from shared.evidence.claims import MARKS, Claim, Numbers, Verdict
 
-WIDTH = 118  # of the printed lines
+WIDTH, INDENT = 100, "    "  # of the printed lines
 MOST_OUTSIDE = 0.15  # of the numbers of a run: where more lie outside the record, it is said
 FEW = 2  # numbers outside, of which nothing is said
 PARTS = ("experiment", "otherwise", "answer", "table", "runs", "findings")  # of what is saved
@@ -64,6 +64,16 @@ def deciding(claim: Claim) -> str:
     return between((low, high))
 
 
+def beside(known: Verdict, here: Verdict) -> str:
+    """Returns in words what the record says of a claim, and what this run says."""
+    on_record = f"On record this {known.in_words}"
+    if not known.decided:
+        return f"{on_record}; in this run it {here.in_words}"
+    if here.kind == known.kind:
+        return f"{on_record}, and this run agrees"
+    return f"{on_record}, but in this run it {here.in_words}"
+
+
 def judged(claim: Claim, runs: Sequence[Numbers]) -> dict:
     """Returns a finding: what is said, what the record says of it, and what this run says."""
     known, here = record.verdict(claim), claim.over(runs)
@@ -82,15 +92,19 @@ def judged(claim: Claim, runs: Sequence[Numbers]) -> dict:
             "kind": known.kind,
             "effect": deciding(claim),
             "as published": not known.decided or here.kind == known.kind,
+            "held": known.held,
+            "said": beside(known, here),
         }
     effects = [claim.effect(numbers) for numbers in runs]
     tried = claim.explored
     explored = "" if tried is None else f"; in {tried} of 10 exploratory seeds"
+    before = "" if tried is None else f", and it held in {tried} of 10 exploratory seeds"
     return finding | {
         "verdict": f"{here} (in this run; not on record yet{explored})",
         "kind": here.kind,
         "effect": between((min(effects), max(effects))),
         "as published": True,
+        "said": f"Not on record yet: in this run it {here.in_words}{before}",
     }
 
 
@@ -125,29 +139,32 @@ def differs(found: Iterable[Mapping], inside: Sequence[bool]) -> str:
         said.append(f"{' and '.join(turned)} came out otherwise")
     outside = inside.count(False)
     if outside > FEW and outside > MOST_OUTSIDE * len(inside):
-        said.append(f"{outside} of {len(inside)} numbers lie outside the range on record")
-    return f"this run differs from the record: {', and '.join(said)}" if said else ""
+        said.append(f"{outside} of {len(inside)} numbers lie outside the range where it has them")
+    return f"This run differs from the record: {', and '.join(said)}." if said else ""
 
 
-def said_of(finding: Mapping) -> str:
-    """Returns a finding in one line: what the record says, what this run says if not that."""
-    verdict = finding["verdict"]
-    if finding["on record"]:
-        verdict = f"on record: {verdict}"
-    if not finding["as published"]:
-        verdict += f"; but in this run: {finding['here']}"
-    return f'{MARKS[finding["kind"]]} {verdict}: "{finding["claim"]}"'
+def wrapped(text: str, indent: str = INDENT) -> str:
+    """Returns a text in lines of at most WIDTH columns; all but the first are indented."""
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def print_verdicts(judgement: Judgement, *, rules: bool) -> None:
-    """Prints a line for each finding, with its rule if asked for, and where the run differs."""
+    """Prints a sentence for each finding, with its rule if asked for, and where the run differs."""
     for finding in judgement.findings:
-        print(textwrap.fill(said_of(finding), WIDTH, subsequent_indent="    "))
+        said = f'{MARKS[finding["kind"]]} {finding["said"]}: "{finding["claim"]}"'
+        print(wrapped(said, indent=""))
         if rules:
-            rule = f"{finding['id']}; rule: {finding['rule']}; what decides: {finding['effect']}"
-            print(textwrap.fill(rule, WIDTH, initial_indent="    ", subsequent_indent="    "))
+            print(wrapped(f"{finding['id']}: a run counts as true if {finding['rule']}."))
+            print(wrapped(f"The number that decides: {finding['effect']}."))
     if judgement.differs:
-        print(judgement.differs[0].upper() + judgement.differs[1:])
+        print(wrapped(judgement.differs, indent=""))
 
 
 def file_of(experiment: str, output_dir: Path) -> Path:

@@ -234,6 +234,24 @@ def test_a_run_stands_beside_the_record(recorded):
     assert "not on record yet; in 7 of 10 exploratory seeds" in newer["verdict"]
 
 
+@pytest.mark.parametrize(
+    ("rule", "here", "said"),
+    [
+        ({}, [0.6], "On record this holds in 10 of 10 seeds, and this run agrees"),
+        ({}, [0.4], "On record this holds in 10 of 10 seeds, but in this run it does not hold"),
+        ({}, [0.4, 0.6], "10 of 10 seeds, but in this run it holds in 1 of 2 seeds"),
+        ({"at_least": 0.7}, [0.4], "holds in 5 of 10 seeds; in this run it does not hold"),
+        ({"at_least": 0.9}, [0.4], "holds in none of 10 seeds, and this run agrees"),
+        ({"at_least": 0.9}, [0.95], "holds in none of 10 seeds, but in this run it holds"),
+        ({"experiment": "b"}, [0.6], "Not on record yet: in this run it holds"),
+        ({"experiment": "b", "explored": 7}, [0.6], "and it held in 7 of 10 exploratory seeds"),
+    ],
+)
+def test_a_verdict_reads_as_a_sentence_about_the_record_and_this_run(recorded, rule, here, said):
+    recorded(rows(TEN))
+    assert findings.judged(made(**rule), wet(*here))["said"].endswith(said)
+
+
 # ---- numbers in texts
 
 
@@ -359,13 +377,16 @@ def test_what_an_experiment_prints_draws_and_keeps(run, tmp_path):
     answer, printed, kept = run("--wish", "rain", runs=wet(*TEN))
     assert answer == kept["answer"] == "wet: 0.60, word 0"
     assert caption_of(run.drawn / "wetness.png") == "0.6 of all is wet Is water wet? word 0"
-    assert '+ on record: holds, 10 of 10 seeds: "water is wet"' in printed
-    assert "0.546 to 0.834" not in printed and "wetness      0.6  0.546 to 0.834" in kept["table"]
+    assert printed.startswith("Is water wet?\n")
+    verdict = '+ On record this holds in 10 of 10 seeds, and this run agrees: "water is wet"'
+    assert verdict in printed
+    assert kept["table"] in printed and re.search("wetness +0.6 +0.546 to 0.834", printed)
     with Image.open(tmp_path / paths.ANIMATIONS / "phase1" / "wetness.gif") as image:
         assert image.n_frames == 2 and run.experiment.pictures == {"wetness.png", "wetness.gif"}
     assert kept["runs"][0]["wetness"] == 0.6 and kept["findings"][0]["kind"] == HOLDS
     _, printed, _ = run("--numbers", runs=wet(*TEN))
-    assert kept["table"] in printed and "C001; rule: 0.5 or more; what decides: 0.546" in printed
+    assert kept["table"] in printed and "C001: a run counts as true if 0.5 or more." in printed
+    assert "The number that decides: 0.546 to 0.834." in printed
 
 
 def test_pictures_with_names_of_their_own_have_their_own_finding(run):
@@ -410,10 +431,44 @@ def test_of_what_the_claims_are_not_about_nothing_is_judged_or_kept(run):
 
 
 def test_a_long_table_is_cut_and_says_so():
-    numbers = {f"row {n}, column": n for n in range(16)}
-    assert len(experiment.table(numbers).splitlines()) == 17, "with the name of the column"
-    printed = experiment.table(numbers | {"a": 1, "b": 2}).splitlines()
+    numbers = {f"number {n}": n for n in range(16)}
+    assert len(experiment.table(numbers, WATER).splitlines()) == 17, "with the heading"
+    printed = experiment.table(numbers | {"a": 1, "b": 2}, WATER).splitlines()
     assert len(printed) == 18 and printed[-1] == "... 2 more lines with --numbers"
+    assert experiment.table({}, WATER) == ""
+
+
+ROWS = {f"{row}, {column}": 0.5 for row in ("wet", "dry") for column in range(1, 5)}
+
+
+@pytest.mark.parametrize(
+    ("more", "less", "matrices"),
+    [
+        ({}, [], 1),
+        ({"cold, 1": 0.5, "alone": 0.5}, [], 1),  # another row, another column: they stand in lines
+        ({f"wet, {column}": 0.5 for column in "ab"}, [], 0),  # two places would be empty
+        ({}, ["wet, 4", "dry, 4"], 0),  # too few
+        ({f"{row}, {'wide' * 20}": 0.5 for row in ("wet", "dry")}, [], 1),
+        ({f"{row}, {'too wide' * 20}": 0.5 for row in ("wet", "dry")}, [], 0),
+    ],
+)
+def test_only_numbers_that_fill_rows_and_columns_are_printed_as_a_matrix(more, less, matrices):
+    numbers = {name: value for name, value in (ROWS | more).items() if name not in less}
+    found = experiment.matrices(numbers)
+    assert len(found) == matrices and all(frame.notna().all(axis=None) for frame in found)
+    lines = len(experiment.table(numbers, WATER).splitlines())
+    in_lines = len(numbers) - sum(frame.size for frame in found)
+    assert lines == (3 + 1 if matrices else 0) + (in_lines + 1 if in_lines else 0) - (not in_lines)
+
+
+def test_what_lies_outside_the_record_has_a_star_in_a_matrix(monkeypatch):
+    measured = [ROWS | {"wet, 2": value} for value in TEN]
+    monkeypatch.setattr(record, "runs", lambda experiment: measured)
+    said = "lies outside the range where the record expects it"
+    assert said not in experiment.table(measured[0], WATER)
+    printed = experiment.table(ROWS | {"wet, 2": 0.2}, WATER)
+    assert re.search(r"wet +0\.5 +0\.2\* +0\.5", printed) and printed.endswith(f"* {said}")
+    assert printed.count("*") == 2
 
 
 def test_a_number_is_written_as_a_reader_wants_it():
@@ -423,32 +478,47 @@ def test_a_number_is_written_as_a_reader_wants_it():
         assert findings.number(value) == written
 
 
+RECORD = "On record its claim holds in 10 of 10 seeds."
+DIFFERS = (
+    "This run differs from the record: C001 came out otherwise, and 3 of 3 numbers lie outside the "
+    "range where it has them."
+)
+
+
 def test_a_run_that_differs_from_the_record_says_so_alone_and_in_the_story(run):
     """TEN expects 0.546 to 0.834: 0.2 denies the claim and lies outside, in each of three seeds."""
     run.experiment.measure = lambda run: measure(run) | {"wetness": 0.2}
     _, printed, _ = run("--seeds", "3", runs=wet(*TEN))
-    assert "10 of 10 seeds; but in this run: does not hold, 0 of 3 seeds: " in printed
-    said = (
-        "his run differs from the record: C001 came out otherwise, and 3 of 3 numbers lie outside "
-        "the range on record"
-    )
-    assert f"T{said}" in printed
+    assert "mean of 3 runs" in printed
+    said = f'but in this run it holds in none of 3 seeds: "water is wet" {DIFFERS}'
+    assert said in " ".join(printed.split())
     told = course.story("shared.plan", course.Result(0, "", "wet: 0.20", (run.kept,)))
-    assert f"wet: 0.20   on record + 1   t{said}" in told
+    assert " ".join(told.split()).endswith(f"wet: 0.20 {RECORD} {DIFFERS}")
 
 
 def test_of_one_or_two_numbers_outside_the_record_nothing_is_said():
     assert findings.differs([], [False] * 2) == ""
     assert findings.differs([], [False] * 3 + [True] * 20) == ""
     said = findings.differs([], [False] * 3 + [True] * 5)
-    assert said.endswith("3 of 8 numbers lie outside the range on record")
+    assert said.endswith("3 of 8 numbers lie outside the range where it has them.")
 
 
 def test_a_run_like_the_record_and_a_claim_that_is_not_on_record(run):
-    for runs, said in ((wet(*TEN), "on record + 1"), ((), "not on record yet, here + 1")):
+    newer = "A claim is new. Not on record yet: in this run it holds."
+    for runs, said in ((wet(*TEN), RECORD), ((), newer)):
         run(runs=runs)
         told = course.story("shared.plan", course.Result(0, "", "wet: 0.60", (run.kept,)))
-        assert told.endswith(f"wet: 0.60   {said}")
+        assert told.endswith(f"wet: 0.60\n    {said}")
+
+
+def test_the_story_says_in_how_many_seeds_each_claim_holds():
+    held = [{"held": number} for number in (10, 3, 0)]
+    assert course.held_of(held) == "On record its claims hold in 10, 3 and 0 of 10 seeds."
+
+
+def test_the_numbers_may_choose_the_answer(run):
+    run.experiment.answer = lambda n: "Yes: {n[wetness]:.1f}." if n["wetness"] > 0.65 else "No."
+    assert run()[0] == "No." and run("--seed", "1")[0] == "Yes: 0.7."
 
 
 def test_what_an_experiment_refuses_is_one_line_and_exit_code_2(run, capsys):
