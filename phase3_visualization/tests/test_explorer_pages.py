@@ -681,7 +681,7 @@ def test_a_head_whose_interval_crosses_the_line_is_not_shown_to_be_able_to_go(
 ):
     data = copy.deepcopy(explorer_data)
     for rise in data["wagers"]["list"][0]["example"]["rises"]:
-        rise["span"] = [0.02, 0.03]  # nats; the line is at 0.01
+        rise |= {"rise": 0.025, "span": [0.02, 0.03]}  # nats; the line is at 0.01
     rise |= {"rise": 0.007, "span": [low, high]}
     path = tmp_path / "explorer.html"
     path.write_text(write_page.render(data), encoding="utf-8")
