@@ -166,7 +166,11 @@ def main(argv: list[str] | None = None) -> str:
         print(f"   {model.label}: {fixed:.0%} of the arrows are above {FIXED},")
         print(f"   {relative:.0%} above {THRESHOLD:g} even shares, and so are drawn")
     fixed, _ = shares_drawn(untrained)
-    return f"Of an untrained model's arrows {fixed:.0%} lie above {FIXED}"
+    return (
+        "The pictures show where each word looks. An arrow is worth drawing above "
+        f"{THRESHOLD:g} times an even share: above a fixed {FIXED} even an untrained model would "
+        f"draw {fixed:.0%} of all arrows"
+    )
 
 
 if __name__ == "__main__":

@@ -157,8 +157,9 @@ main = Experiment(
     picture,
     title="A probe reads the subject from heads\nthat bring back nothing of the answer",
     note="two layers of four heads, by layer.head · at hidden verbs whose subject decides",
-    answer="A probe has {n[read from the best of them]:.0%} right from a head that restores a "
-    "tenth of the answer or less; before training {n[read from the best head before training]:.0%}",
+    answer="Not always: there is a head that restores a tenth of the answer or less, and yet a "
+    "probe reads the kind of the subject from it, with {n[read from the best of them]:.0%} right. "
+    "Before training the best head allows {n[read from the best head before training]:.0%}",
 )
 
 if __name__ == "__main__":

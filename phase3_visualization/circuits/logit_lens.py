@@ -124,9 +124,13 @@ def measure(run: Run) -> Numbers:
         found[f"network {layer}, loss behind it"] = behind
         by_attention += before - between
     adds = share_of_logit(model, hidden.by_heads, hidden.stream[-1], hidden.words).mean(dim=-1)
+    by_head = {}
     for layer, row in enumerate(adds.tolist()):
         for head, share in enumerate(row):
-            found[f"head {layer}.{head}, adds"] = share
+            by_head[f"head {layer}.{head}"] = share
+    found |= {f"{name}, adds": share for name, share in by_head.items()}
+    run.shown["best head"] = max(by_head, key=by_head.get)
+    run.shown["at the end"] = losses[-1]
     run.shown["label"] = trained.label
     run.shown["guess"] = guess
     run.shown["by attention"] = by_attention / (losses[0] - losses[-1])
@@ -202,8 +206,9 @@ main = Experiment(
     note="Each word is hidden in turn, and asked for after each part of the model. In the cells: "
     "the likeliest word, darker: surer\n{shown[label]} · losses and scores (logits): means over "
     "held-out sentences",
-    answer="Loss before the layers {n[embedding, loss behind it]:.2f}, behind the first attention "
-    "{n[attention 0, loss behind it]:.2f}",
+    answer="The loss of its guess is {n[embedding, loss behind it]:.2f} before the layers and "
+    "{shown[at the end]:.2f} after all of them. Attention brings {shown[by attention]:.0%} of "
+    "this fall, and {shown[best head]} adds most to the right word",
 )
 
 if __name__ == "__main__":

@@ -110,9 +110,9 @@ CLAIM = Claim(
 main = Experiment(
     measure,
     [CLAIM],
-    answer="{shown[carrier]} brings back {n[restored, most of all heads]:.2f} of the answer; of "
-    "{n[heads that look]:.0f} heads that look the least brings back "
-    "{n[restored, least of the heads that look]:.2f}",
+    answer="Not that of every head: {n[heads that look]:.0f} heads look at the subject, and the "
+    "weakest of them restores {n[restored, least of the heads that look]:.0%} of the answer, "
+    "while {shown[carrier]} restores {n[restored, most of all heads]:.0%}",
 )
 
 if __name__ == "__main__":

@@ -206,9 +206,9 @@ main = Experiment(
     note="The planted head does the copying; the decoy looks as sharply, but nobody reads what it "
     "writes\nscores: of the method's largest · rewritten: other weights, the same output (to "
     "{n[the output, stream sheared]:.0e}) · weights set by hand, not trained",
-    answer="With a shear K-composition moves by {n[K-composition, stream sheared]:.2f} of itself, "
-    "zero ablation by {n[zero ablation, stream sheared]:.0e}, the output by "
-    "{n[the output, stream sheared]:.0e}",
+    answer="Ablation and patching. K-composition names this head, too, but its answer moves by "
+    "{n[K-composition, stream sheared]:.0%} when only the weights are rewritten and the output "
+    "stays",
 )
 
 if __name__ == "__main__":

@@ -159,9 +159,10 @@ main = Experiment(
     "most. Blue: made of attention weights\n"
     "{shown[model]} · {n[sentences]:.0f} held-out sentences, where a perfect reader names the same "
     "word",
-    answer="The largest raw weight lies on the word that mattered in {n[raw weights, found]:.0%} "
-    "of the sentences (nearest word {n[nearest word, found]:.0%}), on a related word in "
-    "{n[raw weights, plausible]:.0%}",
+    answer="No method always finds it. The largest weight of the last layer does in "
+    "{n[raw weights, found]:.0%} of the sentences, rollout in {n[rollout, found]:.0%} and the "
+    "gradient in {n[gradient, found]:.0%}, while the nearest word would be right in "
+    "{n[nearest word, found]:.0%}",
 )
 
 if __name__ == "__main__":

@@ -221,8 +221,9 @@ main = Experiment(
     note="A dot is a pair of sentences: “The animal didn't cross the street because it was too "
     "tired / wide”.\n“It” is the animal in one and the street in the other. Which noun does the "
     "head look at more?\n{shown[model]}, pretrained",
-    answer="“It” finds its noun in both sentences of {n[both right]:.0f} of {n[pairs]:.0f} unseen "
-    "pairs, in neither of {n[both wrong]:.0f}",
+    answer="In {n[both right]:.0f} of {n[pairs]:.0f} unseen pairs it does: the head prefers the "
+    "right noun in both sentences. In {n[the same noun in both]:.0f} it prefers the same noun, "
+    "whatever “it” means",
     options=add_model,
     about=is_default,
 )

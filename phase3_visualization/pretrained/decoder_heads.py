@@ -227,9 +227,9 @@ main = Experiment(
     "first token",
     note="{shown[model]}, pretrained, on repeated blocks of random tokens\n"
     "mostly: more than half of the weight · P, D, I: previous, duplicate and induction heads",
-    answer="Heads of {shown[model]} with a name, of {n[all heads]:.0f}: "
-    "{n[previous, heads]:.0f} previous, {n[duplicate, heads]:.0f} duplicate, "
-    "{n[induction, heads]:.0f} induction, {n[first, heads]:.0f} first",
+    answer="Of the {n[all heads]:.0f} heads of {shown[model]}, {n[induction, heads]:.0f} look up "
+    "what came next last time, {n[previous, heads]:.0f} look at the token before, and "
+    "{n[first, heads]:.0f} rest on the first token",
     options=partial(add_model, default=SMOLLM2),
     about=is_default,
 )

@@ -92,6 +92,14 @@ def hub_numbers(language_model: LanguageModel, reading: Reading) -> Numbers:
     return found
 
 
+def hub_in_words(found: Numbers) -> str:
+    """Returns the end of the answer: what [CLS] gets and adds; nothing for a model without it."""
+    if "[CLS], share of the weight" not in found:
+        return ""
+    gets, adds = found["[CLS], share of the weight"], found["[CLS], share of what is added"]
+    return f". [CLS] gets {gets:.0%} of all weight, and its share of what is added is {adds:.0%}"
+
+
 @published.refuses
 def measure(run: Run) -> Numbers:
     """Shares of the weight in 40 of 80 sentences, drawn by the seed; heads on --text."""
@@ -107,6 +115,7 @@ def measure(run: Run) -> Numbers:
     found["heads"] = largest.numel()
     run.shown["reading"] = reading
     run.shown["model"] = language_model.name
+    run.shown["hub"] = hub_in_words(found)
     return found
 
 
@@ -164,7 +173,7 @@ main = Experiment(
     note="{shown[model]}, pretrained\n"
     "queries down, keys across, as many · for three places the strongest head",
     answer="{n[heads with over half of their weight on one place]:.0f} of {n[heads]:.0f} heads of "
-    "{shown[model]} give most of their weight to one place",
+    "{shown[model]} give most of their weight to one place{shown[hub]}",
     options=add_model_and_text,
     about=published.is_default,
 )

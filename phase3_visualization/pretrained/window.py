@@ -57,9 +57,9 @@ CLAIM = Claim(
 main = Experiment(
     measure,
     [CLAIM],
-    answer="Beyond the window, in nats: everything {n[everything, loss]:.2f}, "
-    "window {n[window, more nats]:.2f} more, "
-    "window and sinks {n[window and sinks, more nats]:.2f} more",
+    answer="Beyond the window, a model that has lost its first tokens loses "
+    "{n[window, more nats]:.2f} nats a token more than one that keeps everything. With the first "
+    "four kept it loses {n[window and sinks, more nats]:.2f} more",
 )
 
 if __name__ == "__main__":

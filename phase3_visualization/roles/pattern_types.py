@@ -211,9 +211,9 @@ main = Experiment(
     "darker: more weight\n"
     "number: how often the largest weight of a row lies there, on held-out sentences; framed: the "
     "related words",
-    answer="One trained head looks at the word before in {n[highest, previous]:.0%} of its rows; "
-    "none looks at the word itself in more than {n[highest, itself]:.0%}, or at the first word in "
-    "more than {n[highest, first word]:.0%}",
+    answer="The picture shows each of them. The trained head that looks most at the word before "
+    "does so in {n[highest, previous]:.0%} of its rows, and the one that looks most at the word "
+    "itself in {n[highest, itself]:.0%}",
 )
 
 if __name__ == "__main__":

@@ -104,9 +104,9 @@ main = Experiment(
     title="Train again: the roles come back,\nbut not always in the same heads",
     note="{shown[model]}, with each seed · roles by rule\n"
     "a box: a head, named layer.head, a row for each layer · coloured: has this role",
-    answer="{n[roles found in the same head]:.0%} of the roles stay in their head; that head is "
-    "right in {n[share right, same head]:.0%} of the cases, any head in "
-    "{n[share right, mean head]:.0%}",
+    answer="Not reliably: {n[roles found in the same head]:.0%} of the roles reappear in the same "
+    "head. That head finds the related word in {n[share right, same head]:.0%} of the cases, and "
+    "an average head in {n[share right, mean head]:.0%}",
 )
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ entropy of each head (1 means even weights). The grey band is what guesses reach
 offset, or the best untrained head.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -74,6 +75,22 @@ def look_at(trained: Trained, step: int, words: list[str]) -> Look:
     return Look(step, weights_of(model.model, words), names, scores, entropy)
 
 
+def when_roles_came(looks: Sequence[Look]) -> str:
+    """Returns in a sentence when a head first had a role, and how many have one at the end."""
+    with_role = {}  # step -> number of heads
+    for look in looks:
+        names = [name for row in look.names for name in row]
+        with_role[look.step] = len(names) - names.count(roles.NO_NAME)
+    steps = [step for step, heads in with_role.items() if heads > 0]
+    if not steps:
+        return "Here no head finds a role"
+    last = looks[-1].step
+    return (
+        f"A head first has a role at step {steps[0]}, and at the end of training, at step {last}, "
+        f"{with_role[last]} of {len(names)} heads have one"
+    )
+
+
 def measure(run: Run) -> Numbers:
     """Share of held-out pairs that the best head finds, beside what guesses reach."""
     trained = load_multi_head_model(run.options, run.seed)
@@ -81,7 +98,7 @@ def measure(run: Run) -> Numbers:
     if run.options.quick:
         steps = steps[:: len(steps) // 4 + 1]
     looks = [look_at(trained, step, run.options.words) for step in steps]
-    run.shown.update(looks=looks, loss=trained.losses)
+    run.shown.update(looks=looks, loss=trained.losses, said=when_roles_came(looks))
     _, baselines = roles.baselines(trained.recipe, MultiHeadAttention)
     numbers = {
         "entropy, before": looks[0].entropy.mean().item(),
@@ -217,9 +234,7 @@ main = Experiment(
     measure,
     film=training_frames,
     title="The heads of a model in training, with its loss and the scores of three relations",
-    answer="The best head finds {n[verb-subject, best head]:.0%} of verbs and subjects, a guess "
-    "{n[verb-subject, guess]:.0%}; entropy falls from {n[entropy, before]:.2f} to "
-    "{n[entropy, after training]:.2f}",
+    answer="{shown[said]}",
 )
 
 if __name__ == "__main__":

@@ -138,10 +138,9 @@ main = Experiment(
     title="Four words that a small indexer picks catch nearly as much as the best four",
     note="indexer: a few numbers of each word, trained to predict where a head will look\n"
     "heads of the second layer, {shown[model]} · held-out sentences",
-    answer="Of the weight of trained heads four keys catch: random blocks "
-    "{n[trained, random blocks]:.2f}, the last words {n[trained, last words]:.2f}, blocks by mean "
-    "{n[trained, blocks by mean]:.2f}, an indexer {n[trained, indexer]:.2f}, the best "
-    "{n[trained, best words]:.2f}",
+    answer="Four keys that a small indexer chooses catch {n[trained, indexer]:.0%} of the weight "
+    "of trained heads. The best four would catch {n[trained, best words]:.0%}, and random blocks "
+    "catch {n[trained, random blocks]:.0%}",
 )
 
 if __name__ == "__main__":

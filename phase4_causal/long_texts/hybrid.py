@@ -184,9 +184,9 @@ main = Experiment(
     "{n[two delta layers, twice the steps, 16 pairs]:.0%}, of 8 pairs "
     "{n[two delta layers, twice the steps, 8 pairs]:.0%} · "
     f"{HEADS} heads, keys of {WIDTH} numbers, trained {STEPS} steps, two delta layers {TWICE}",
-    answer="Of 32 pairs two softmax layers find {n[two softmax layers, 32 pairs]:.0%}, a delta and "
-    "a softmax layer {n[delta, then softmax, 32 pairs]:.0%}, two delta layers "
-    "{n[two delta layers, twice the steps, 32 pairs]:.0%} after twice the steps",
+    answer="One softmax layer helps: of 32 pairs a delta and a softmax layer find "
+    "{n[delta, then softmax, 32 pairs]:.0%}, and two delta layers, trained for twice the steps, "
+    "find {n[two delta layers, twice the steps, 32 pairs]:.0%}",
 )
 
 if __name__ == "__main__":

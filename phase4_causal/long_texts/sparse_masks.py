@@ -176,11 +176,11 @@ main = Experiment(
     note="above: {shown[model]} on all earlier words, never through such a mask\n"
     f"below: which of {LENGTH} words (across) has reached which place (down); hatched: none · no "
     "model",
-    answer=f"{LENGTH} words meet after {{n[near and every 8th in turn, both ways]:.0f}} layers, "
-    "near and far in turn, and after {n[near words, both ways]:.0f} with a window of "
-    f"{NEAR} alone. "
-    "A trained model loses {n[window 4, nats]:.2f} nats a word through a window of 4, "
-    "{n[window 1, nats]:.2f} through one of 1 and {n[all earlier words, nats]:.2f} without",
+    answer=f"With near and far words in turn {LENGTH} words have met after "
+    f"{{n[near and every 8th in turn, both ways]:.0f}} layers, with a window of {NEAR} alone "
+    "after {n[near words, both ways]:.0f}. A trained model loses {n[window 4, nats]:.2f} nats a "
+    "word through a window of 4, and {n[all earlier words, nats]:.2f} when it sees all earlier "
+    "words",
 )
 
 if __name__ == "__main__":

@@ -99,7 +99,9 @@ def measure(run: Run) -> Numbers:
         numbers[f"{name}, moves by"] = largest_leak(model, tokens)
         numbers[f"{name}, gradient"] = reached.triu(diagonal=1).max().item()
         run.shown[name] = reached > 0
-    run.shown["leak"] = max(numbers[f"{name}, moves by"] for name in CAUSAL)
+    leak = max(numbers[f"{name}, moves by"] for name in CAUSAL)
+    run.shown["leak"] = leak
+    run.shown["said"] = "No" if leak == 0 else "Yes"
     run.shown["mistakes"] = min(numbers[f"{name}, moves by"] for name in PLANTED)
     return numbers
 
@@ -132,8 +134,9 @@ main = Experiment(
     note="One word is changed (column): which places answer otherwise (row)? blue: they do · red: "
     "they do, and the word comes later · hatched: no\nmoves by: the largest change of an earlier "
     "answer, in logits · untrained models of one layer: training opens no path",
-    answer="Causal modules leak {shown[leak]:.3g}; planted mistakes move a logit by "
-    "{shown[mistakes]:.2f} or more",
+    answer="{shown[said]}: in the causal modules a later word moves an earlier answer by "
+    "{shown[leak]:.3g}, and with any of the planted mistakes by {shown[mistakes]:.2f} logits or "
+    "more",
 )
 
 if __name__ == "__main__":

@@ -94,8 +94,8 @@ main = Experiment(
     title="{shown[leaks]} of 20 ways to hand a mask to other code leak the future without an error",
     note="numbers: share of a row's weight on later words; without any mask {shown[no mask]:.2f} "
     "· random scores",
-    answer="{shown[right]} of 20 ways to mix mask and code are right, and no other one raises an "
-    "error",
+    answer="Each library has a convention of its own: of 20 ways to hand a mask to code "
+    "{shown[right]} are right, and none of the others raises an error",
 )
 
 if __name__ == "__main__":

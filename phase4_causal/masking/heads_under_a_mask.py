@@ -215,14 +215,12 @@ main = Experiment(
     note="A dot is a head; 1: it looks at all words alike, 0: at one word (normalised entropy). "
     "Named by rule, grey: no name\nwith the mask a relation is asked one word before, where the "
     "word is predicted · {shown[model]}",
-    answer="Under the mask entropy is {n[next words, first layer, normalised entropy]:.2f} of the "
-    "possible in the first layer and {n[next words, last layer, normalised entropy]:.2f} in the "
-    "last; heads look {n[next words, first layer, distance]:.1f} and "
-    "{n[next words, last layer, distance]:.1f} words away. Without it: "
-    "{n[hidden words, first layer, normalised entropy]:.2f} and "
-    "{n[hidden words, last layer, normalised entropy]:.2f}; "
-    "{n[hidden words, first layer, distance]:.1f} and {n[hidden words, last layer, distance]:.1f} "
-    "words",
+    answer="The heads of the second layer have "
+    "{n[next words, last layer, normalised entropy]:.0%} of the entropy of even weights, so they "
+    "choose, and those of the first layer have "
+    "{n[next words, first layer, normalised entropy]:.0%}. They look "
+    "{n[next words, last layer, distance]:.1f} and {n[next words, first layer, distance]:.1f} "
+    "words back, on average",
 )
 
 if __name__ == "__main__":

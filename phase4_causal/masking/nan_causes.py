@@ -117,8 +117,10 @@ def measure(run: Run) -> Numbers:
 
 main = Experiment(
     measure,
-    answer="From queries that see no key: {n[rows, padding on the left, float32]:.0f} of 10 rows, "
-    "padded on the left; {n[rows, padding on the left, ours, float32]:.0f} with ours",
+    answer="It comes from queries that see no key: {n[rows, padding on the left, float32]:.0f} of "
+    "10 rows if padding stands on the left, and {n[rows, padding on the left, ours, float32]:.0f} "
+    "with our softmax. And -1e9 is not as good as -inf: a query that sees no key then gives "
+    "{n[-1e9, all hidden, float32]:.2f} of its weight to a hidden one",
 )
 
 if __name__ == "__main__":

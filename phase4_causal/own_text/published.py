@@ -22,10 +22,10 @@ def measure(run: Run) -> Numbers:
 
 main = Experiment(
     measure,
-    answer="The weight of its best heads on the token before is "
-    "{n[weight on the token before, SmolLM2]:.2f}, and on what came next last time "
-    "{n[weight on what came next, SmolLM2]:.2f}; of the loss "
-    "{n[loss gone when it comes twice, SmolLM2]:.0%} is gone when a stretch comes twice",
+    answer="Its best head for the token before gives {n[weight on the token before, SmolLM2]:.2f} "
+    "of its weight there, and its best head for what came next last time gives "
+    "{n[weight on what came next, SmolLM2]:.2f}. When a stretch comes twice, "
+    "{n[loss gone when it comes twice, SmolLM2]:.0%} of the loss is gone",
     options=add_text,
     about=is_reference,
 )

@@ -92,8 +92,8 @@ main = Experiment(
     title="A small model knows more of a text than counted pairs and triples of characters",
     note=f"two layers of four heads, trained {STEPS:,} steps on {{shown[text]}}\n"
     f"below: the first {PROMPT} characters are still the text's own",
-    answer="Nats a character: {n[the model]:.2f}; counted pairs {n[counted pairs]:.2f}, triples "
-    "{n[counted triples]:.2f} ({shown[text]})",
+    answer="It learns to guess the next character: it loses {n[the model]:.2f} nats a character, "
+    "where counted triples of characters lose {n[counted triples]:.2f} ({shown[text]})",
     options=add_text,
     about=is_reference,
 )

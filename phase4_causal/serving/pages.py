@@ -65,8 +65,8 @@ def measure(run: Run) -> Numbers:
 
 main = Experiment(
     measure,
-    answer="{n[pages of 4, texts]:.0f} texts fit in pages, {n[in one piece, texts]:.0f} in one "
-    "piece: of what they hold {n[pages of 4, empty]:.0%} is empty, else "
+    answer="{n[pages of 4, texts]:.0f} texts fit instead of {n[in one piece, texts]:.0f}, because "
+    "pages are {n[pages of 4, empty]:.0%} empty, and a cache in one piece "
     "{n[in one piece, empty]:.0%}",
 )
 

@@ -107,13 +107,11 @@ def measure(run: Run) -> Numbers:
 
 main = Experiment(
     measure,
-    answer="{n[whole, texts as the library's]:.0f} and {n[in chunks, texts as the library's]:.0f} "
-    "of 5 texts are the library's, word for word. With a prompt of {n[long prompt, tokens]:.0f} "
-    "tokens in one pass the others wait for {n[whole, longest time per token]:.0f} tokens to be "
-    "computed before their next one, in chunks for {n[in chunks, longest time per token]:.0f} at "
-    "most. Its own first token takes {n[in chunks, passes to first token]:.0f} passes of "
-    "{n[in chunks, tokens to first token]:.0f} tokens together, not "
-    "{n[whole, passes to first token]:.0f} of {n[whole, tokens to first token]:.0f}",
+    answer="While a long prompt is read in one pass, the others wait for "
+    "{n[whole, longest time per token]:.0f} tokens to be computed before their next one, and in "
+    "chunks for {n[in chunks, longest time per token]:.0f} at most. Word for word as the library "
+    "writes them are {n[whole, texts as the library's]:.0f} of 5 texts in one pass, and "
+    "{n[in chunks, texts as the library's]:.0f} in chunks",
 )
 
 if __name__ == "__main__":

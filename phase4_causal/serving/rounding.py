@@ -92,9 +92,9 @@ CLAIMS = (
 main = Experiment(
     measure,
     CLAIMS,
-    answer="In 4 bits a cache costs {n[keys by channel, 4 bits, more nats]:.2f} nats a token with "
-    "keys by channel, {n[keys by word, 4 bits, more nats]:.2f} by word; in 2 bits "
-    "{n[keys by channel, 2 bits, more nats]:.2f} and {n[keys by word, 2 bits, more nats]:.2f}",
+    answer="In 4 bits it loses {n[keys by channel, 4 bits, more nats]:.2f} nats a token, with "
+    "keys rounded by channel. In 2 bits it loses {n[keys by channel, 2 bits, more nats]:.2f}, and "
+    "{n[keys by word, 2 bits, more nats]:.2f} if keys are rounded by word",
 )
 
 if __name__ == "__main__":

@@ -115,9 +115,10 @@ main = Experiment(
     note="Numbers: what the cache keeps of each word; multi-head attention keeps "
     f"{NUMBERS_KEPT['multi-head']}. Blue: a quarter of that, grey: half\n"
     "look-ups: four cards are found at once · one layer of 4 heads, d = 64, trained · bar: median",
-    answer="With a quarter look-ups lose {n[four look-ups, multi-query]:.2f} nats more "
-    "(multi-query) and {n[four look-ups, latent]:.2f} (latent), after three times the steps "
-    "{n[look-ups after 900 steps, multi-query]:.2f} and {n[look-ups after 900 steps, latent]:.2f}",
+    answer="In look-ups it is {n[four look-ups, multi-query]:.2f} nats behind with multi-query "
+    "heads after the same steps, and {n[four look-ups, latent]:.2f} with latent ones. After three "
+    "times the steps these are {n[look-ups after 900 steps, multi-query]:.2f} and "
+    "{n[look-ups after 900 steps, latent]:.2f} behind what multi-head attention had",
 )
 
 if __name__ == "__main__":

@@ -59,8 +59,9 @@ def measure(run: Run) -> Numbers:
 
 main = Experiment(
     measure,
-    answer="{n[words a pass, temperature 1]:.1f} words for each pass at temperature 1, "
-    "{n[words a pass, temperature 0]:.1f} at 0; what is written is distributed as before",
+    answer="It writes {n[words a pass, temperature 1]:.1f} words a pass at temperature 1 and "
+    "{n[words a pass, temperature 0]:.1f} at temperature 0, and what it writes is distributed as "
+    "if it wrote alone",
 )
 
 if __name__ == "__main__":

@@ -106,8 +106,9 @@ main = Experiment(
     title="With a key-value cache word 500 takes 1/500 of the work",
     note=f"untrained, {NUM_LAYERS} layers, d = {D_MODEL} · points: counted by PyTorch, "
     "lines: formulas · the cache of 500 words: {shown[MiB]:.1f} MiB",
-    answer="Word 500 takes {n[with the cache, 500]:,.0f} operations in place of "
-    "{n[without, 500]:,.0f}; logits are the same to {n[largest difference of a logit]:.0e}",
+    answer="With a cache word 500 takes {n[with the cache, 500]:,.0f} operations instead of "
+    "{n[without, 500]:,.0f}. The model writes the same: no logit differs by more than "
+    "{n[largest difference of a logit]:.0e}",
 )
 
 if __name__ == "__main__":

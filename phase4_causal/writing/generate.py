@@ -180,8 +180,9 @@ main = Experiment(
     measure,
     title="A sentence grows: each word is drawn, then looks at those before it",
     note="{shown[label]}",
-    answer="The grammar accepts {n[accepted, all words, 1]:.0%} of the sentences, "
-    "{n[accepted, top-p 0.95, 1]:.0%} of those from the nucleus (top-p 0.95)",
+    answer="It draws one word after the other, and reads on from there. The grammar accepts "
+    "{n[accepted, all words, 1]:.0%} of its sentences, and {n[accepted, top-p 0.95, 1]:.0%} if "
+    "the unlikely words are cut off (top-p 0.95)",
     film=sentence_film,
     options=writing_options,
 )
