@@ -37,6 +37,7 @@ def score_by_hand() -> Tensor:
     softmax missing: these are scores; a weight is e to its score, divided by the sum of these over
     the keys
         torch.softmax(scores, dim=-1) => scores
+        torch.softmax(scores, dim=-1) => scores * math.sqrt(4)
     no softmax: divided by the sum. You divided the scores themselves; take e to the power of each
     score first, so that a score of 0 gets a weight, too
         torch.softmax(scores, dim=-1) => scores / scores.sum()

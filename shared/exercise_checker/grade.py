@@ -25,7 +25,7 @@ from shared.exercise_checker.files import written_in
 from shared.exercise_checker.given import refuse_what_was_changed
 
 PATIENCE = 30.0  # seconds for one exercise, which takes far less than one, even in plain loops
-LONGEST = 120  # letters of what is said of one exercise
+MOST_LETTERS = 120  # letters of what is said of one exercise
 LOOPS = Report(WRONG, f"no answer within {PATIENCE:.0f} s: does it loop for ever?")
 ENDED = Report(WRONG, "no answer: it ended Python, as os._exit does")
 
@@ -128,7 +128,7 @@ def short_verdict(exercise: Exercise, report: Report) -> str:
     for said, _ in mistakes(exercise):
         if report.text == said:
             return said.partition(": ")[0]
-    return textwrap.shorten(report.text, LONGEST, placeholder=" ...")
+    return textwrap.shorten(report.text, MOST_LETTERS, placeholder=" ...")
 
 
 def grade(place: Path, chosen: Mapping[str, Exercise], marks: Mapping[str, str]) -> None:
