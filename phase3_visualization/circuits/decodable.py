@@ -93,7 +93,7 @@ def read_and_patched(model: ToyTransformer, pairs: Pairs, subject: Tensor) -> li
 
 
 def measure(run: Run) -> Numbers:
-    """Shares read and restored: of the head that is read best among those that restore little."""
+    """Returns shares read and restored, of the head read best among those that restore little."""
     trained = load_multi_head_model(run.options, run.seed)
     blank = training.untrained(trained.recipe, MultiHeadAttention)
     _, held_out = training.corpus()
@@ -138,7 +138,7 @@ CLAIMS = (
 
 
 def picture(results: Results) -> Figure:
-    """A dot for each head: what is read against what is restored."""
+    """Draws a dot for each head: what is read against what is restored."""
     fig, ax = plt.subplots(figsize=(7.2, 4.6), layout="constrained")
     ax.axhline(UNUSED, color=GREY, linewidth=0.8, linestyle=":")
     ax.axvline(READABLE, color=GREY, linewidth=0.8, linestyle=":")

@@ -85,13 +85,13 @@ def each_word_hidden(model: ToyTransformer, sentences: Sequence[Sequence[str]]) 
 
 @torch.no_grad()
 def read_with_lens(model: ToyTransformer, stream: Tensor) -> Tensor:
-    """Logits, as if the model ended here: (..., d_model) -> (..., V)."""
+    """Returns the logits as if the model ended here: (..., d_model) -> (..., V)."""
     return model.output_norm(stream) @ model.embedding.weight.T + model.output_bias
 
 
 @torch.no_grad()
 def share_of_logit(model: ToyTransformer, added: Tensor, last: Tensor, words: Tensor) -> Tensor:
-    """How far vectors raise the right word above a mean word: (..., N, d_model) -> (..., N).
+    """Returns how far vectors raise the right word above a mean one: (..., N, d_model) -> (..., N).
 
     last: the finished stream (N, d_model), by whose spread the norm divides. The shares of all that
     was added to the stream sum to what `read_with_lens` gives, less the biases of norm and words.
@@ -104,7 +104,7 @@ def share_of_logit(model: ToyTransformer, added: Tensor, last: Tensor, words: Te
 
 
 def measure(run: Run) -> Numbers:
-    """Nats per hidden word, and what heads add to its logit, in the mean over held-out words."""
+    """Returns nats per held-out hidden word, and what heads add to its logit, in the mean."""
     trained = load_multi_head_model(run.options, run.seed)
     model = in_double(trained.model)
     number = QUICK_SENTENCES if run.options.quick else SENTENCES
@@ -167,7 +167,7 @@ def draw_falls(ax: Axes, losses: dict[str, float]) -> None:
 
 
 def picture(results: Results) -> Figure:
-    """Left, the likeliest word at each depth; right, what each head adds to the right one."""
+    """Draws the likeliest word at each depth, and what each head adds to the right one."""
     words, guess = results.options.words, results.shown["guess"]
     losses, heads = {}, {}
     for name, mean in results.mean.items():

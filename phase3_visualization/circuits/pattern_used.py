@@ -42,7 +42,7 @@ class Use:
 
 
 def uses_of_heads(model: ToyTransformer, pairs: Pairs, subject: Tensor) -> list[Use]:
-    """The heads of all layers; subject (B,): where it stands."""
+    """Returns the heads of all layers; subject (B,): where it stands."""
     patching = Patching(model, pairs)
     every = torch.arange(len(subject))
     found = []
@@ -69,7 +69,7 @@ def uses_of_heads(model: ToyTransformer, pairs: Pairs, subject: Tensor) -> list[
 
 
 def measure(run: Run) -> Numbers:
-    """Shares of the clean answer. The least is 1 if no head looks."""
+    """Returns shares of the clean answer. The least is 1 if no head looks."""
     trained = load_multi_head_model(run.options, run.seed)
     _, held_out = training.corpus()
     number = QUICK_SENTENCES if run.options.quick else SENTENCES

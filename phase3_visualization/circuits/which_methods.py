@@ -39,7 +39,7 @@ THE_OUTPUT = "the output"  # stands beside the methods: it must stay as it is
 
 
 def key_composition(writer: PlantedHead, reader: PlantedHead) -> float:
-    """|W_QK W_OV^T| / |W_QK| |W_OV|: do the reader's keys read what is written?
+    """Returns |W_QK W_OV^T| / |W_QK| |W_OV|: do the reader's keys read what is written?
 
     Elhage et al. 2021.
     """
@@ -47,7 +47,7 @@ def key_composition(writer: PlantedHead, reader: PlantedHead) -> float:
 
 
 def certain_loss(model: PlantedModel, tokens: Tensor, **put_in: Tensor) -> Tensor:
-    """Nats in the second copy, where the next word is certain."""
+    """Returns nats in the second copy, where the next word is certain."""
     logits, _ = run_planted(model, tokens, **put_in)
     second_copy = planted.PERIOD + 1  # it begins behind <start> and the first copy
     guesses = logits[:, second_copy:-1]  # its words but the last guess the word behind them
@@ -55,7 +55,7 @@ def certain_loss(model: PlantedModel, tokens: Tensor, **put_in: Tensor) -> Tenso
 
 
 def largest_product(weights: Tensor, vectors: Tensor) -> Tensor:
-    """Each row's largest weight times length of the key's vector, in the mean over rows."""
+    """Returns each row's largest weight times length of the key's vector, in the mean over rows."""
     lengths = vectors.norm(dim=-1)[:, None]  # (B, T, d) -> (B, 1, T)
     return (weights * lengths).amax(dim=-1).mean()
 
@@ -82,7 +82,7 @@ def run_unchanged(model: PlantedModel, pairs: Pairs) -> Unchanged:
 def numbers_of_head(
     model: PlantedModel, pairs: Pairs, unchanged: Unchanged, name: str
 ) -> dict[str, Tensor | float]:
-    """Method -> its number for one head."""
+    """Returns what each method says of one head."""
     heads = model.layers[0] | model.layers[1]
     head = heads[name]
     weights = unchanged.passes[name].weights
@@ -94,7 +94,7 @@ def numbers_of_head(
     lost = unchanged.clean_lead - unchanged.corrupted_lead
 
     def loss_with(other: Tensor) -> Tensor:
-        """The loss if the head adds this (B, T, d_model)."""
+        """Returns the loss if the head adds this (B, T, d_model)."""
         return certain_loss(model, pairs.clean, **{name: other})
 
     gate = torch.ones((), dtype=torch.float64, requires_grad=True)
@@ -113,7 +113,7 @@ def numbers_of_head(
 
 
 def answers_of_methods(model: PlantedModel, pairs: Pairs) -> dict[str, Tensor]:
-    """Method -> its numbers for the heads previous, decoy, induction; and the model's output."""
+    """Returns what each method says of previous, decoy, induction; and the model's output."""
     unchanged = run_unchanged(model, pairs)
     by_method = defaultdict(list)
     for name in ("previous", "decoy", "induction"):
@@ -126,7 +126,7 @@ def answers_of_methods(model: PlantedModel, pairs: Pairs) -> dict[str, Tensor]:
 
 
 def measure(run: Run) -> Numbers:
-    """Shares of a method's largest number for any head; of the output, of its largest logit."""
+    """Returns shares of a method's largest number for any head; of the output, its logits."""
     draw = torch.Generator().manual_seed(run.seed)
     model = planted.planted_model()
     pairs = planted.planted_pairs(TEXTS, draw)
@@ -178,7 +178,7 @@ def draw_methods(ax: Axes, results: Results, columns: tuple[str, ...]) -> None:
 
 
 def picture(results: Results) -> Figure:
-    """Left, what each method gives to two heads; right, how far its answer moves; the verdict."""
+    """Draws what each method gives to two heads, how far its answer moves, and the verdict."""
     fig, (left, right) = plt.subplots(
         1, 2, figsize=(9.2, 5), layout="constrained", width_ratios=(2, 4)
     )

@@ -47,7 +47,7 @@ METHOD_LABELS = {
 
 @torch.no_grad()
 def numbers_by_method(model: ToyTransformer, case: HiddenWord) -> dict[str, Tensor]:
-    """Method -> a number for each word (T,); that of the hidden word itself is not looked at."""
+    """Returns for each method a number for each word (T,); the hidden word's own is not read."""
     tokens = torch.tensor([case.tokens()], device=model.positions.device)
     _, layers = model(tokens)
     layers = [weights[0].double().cpu() for weights in layers]  # (1, H, T, T) -> (H, T, T)
@@ -61,12 +61,12 @@ def numbers_by_method(model: ToyTransformer, case: HiddenWord) -> dict[str, Tens
 
 
 def share(chosen: frozenset[int], wanted: frozenset[int]) -> float:
-    """How much of a choice is right: with a tie, the share of its positions that are wanted."""
+    """Returns how much of a choice is right: with a tie, the share of positions that are wanted."""
     return len(chosen & wanted) / len(chosen)
 
 
 def score_methods(model: ToyTransformer, cases: Sequence[HiddenWord]) -> Numbers:
-    """In how many sentences does each method find the word on which both readers agree?
+    """Returns in how many sentences each method finds the word on which both readers agree.
 
     plausible: the largest raw weight is on a word that the grammar relates to the hidden one, in
     the same sentences; and in those of them where another word mattered (0 if there is none).
@@ -102,7 +102,7 @@ def score_methods(model: ToyTransformer, cases: Sequence[HiddenWord]) -> Numbers
 
 
 def measure(run: Run) -> Numbers:
-    """Shares of held-out sentences; chance, the nearest word and the two readers beside them."""
+    """Returns shares of held-out sentences, with chance, the nearest word and the two readers."""
     trained = load_multi_head_model(run.options, run.seed)
     number = QUICK_SENTENCES if run.options.quick else SENTENCES
     _, held_out = training.corpus()
@@ -131,7 +131,7 @@ CLAIMS = (
 
 
 def picture(results: Results) -> Figure:
-    """A bar for each method, the best on top, beside chance."""
+    """Draws a bar for each method, the best on top, beside chance."""
     names = sorted(METHOD_LABELS, key=lambda name: -results.mean[f"{name}, found"])
     values, colors = {}, {}
     for name in names:

@@ -32,7 +32,7 @@ CLEAR = 0.5  # a weight above this is more than all others together
 
 
 def shares_added(attention: MultiHeadAttention, x: Tensor, weights: Tensor) -> Tensor:
-    """Norm-weighted attention, each row divided by its sum -> (H, T, T).
+    """Returns norm-weighted attention, each row divided by its sum -> (H, T, T).
 
     x: (1, T, d_model). weights: (1, H, T, T).
     """
@@ -45,7 +45,7 @@ def shares_added(attention: MultiHeadAttention, x: Tensor, weights: Tensor) -> T
 
 @torch.no_grad()
 def weights_and_shares(model: ToyTransformer, words: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """The weights of all heads, and the shares of what each word adds, (L, H, T, T) each."""
+    """Returns the weights of all heads, and the shares that each word adds, (L, H, T, T) each."""
     x = model.embed(torch.tensor([encode(words)]))
     all_weights, shares = [], []
     for block in model.blocks:
@@ -67,7 +67,7 @@ class Row:
 
 
 def measure(run: Run) -> Numbers:
-    """Share of held-out rows, all heads together."""
+    """Returns the share of held-out rows, all heads together."""
     trained = load_multi_head_model(run.options, run.seed)
     model = in_double(trained.model)
     _, held_out = training.corpus()
@@ -115,7 +115,7 @@ CLAIM = Claim(
 
 
 def picture(results: Results) -> Figure:
-    """A line for each word of the row that misleads most, from its weight to its share."""
+    """Draws a line for each word of the row that misleads most, from its weight to its share."""
     row = results.shown["row"]
     heaviest, adds_most = int(row.weights.argmax()), int(row.shares.argmax())
     names = token_labels(row.words)

@@ -44,7 +44,7 @@ SAID = {  # in the picture
 
 
 def weights_of_it(language_model: LanguageModel, pairs: list[WinogradPair]) -> Tensor:
-    """Weight that "it" gives to the two nouns -> (pairs, member, L, H, noun).
+    """Returns the weight that "it" gives to the two nouns -> (pairs, member, L, H, noun).
 
     The pieces of a noun are added up. ValueError for a decoder, where "it" cannot look at the
     exchanged word, and does the same in both members.
@@ -67,7 +67,7 @@ def weights_of_it(language_model: LanguageModel, pairs: list[WinogradPair]) -> T
 
 
 def turns(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """1 if a head prefers the right noun in both members, -1 if the wrong one, else 0.
+    """Returns 1 if a head prefers the right noun in both members, -1 if the wrong one, else 0.
 
     And how far its weight moves to the right noun: (pairs, 2, L, H, 2) -> (pairs, L, H) twice.
     """
@@ -78,7 +78,7 @@ def turns(weights: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def choose_head(both: Tensor, shift: Tensor) -> int:
-    """The head with most pairs both right less both wrong, (pairs, heads).
+    """Returns the head with most pairs both right less both wrong, (pairs, heads).
 
     Of equals the one that shifts to the right noun most often.
     """
@@ -86,7 +86,7 @@ def choose_head(both: Tensor, shift: Tensor) -> int:
 
 
 def permutation_p(both: Tensor, generator: torch.Generator) -> float:
-    """How often the best of all heads is as good by chance, (pairs, heads).
+    """Returns how often the best of all heads is as good by chance, (pairs, heads).
 
     By chance: the members of random pairs are exchanged.
     """
@@ -119,7 +119,7 @@ def scored_on_other_half(weights: Tensor, generator: torch.Generator) -> Numbers
 
 @refuses
 def measure(run: Run) -> Numbers:
-    """Of 40 pairs, those that a head gets right which was chosen among 72 on other pairs.
+    """Returns, of 40 pairs, those that a head gets right which was chosen on other pairs.
 
     Two coin flips have both right in 10 of 40, a habit in none.
     """
@@ -169,7 +169,7 @@ CLAIM = Claim(
 
 
 def draw_outcomes(ax: Axes, row: float, counts: Numbers, *, named: bool = False) -> None:
-    """A dot for each pair, in two lines, a group for each outcome."""
+    """Draws a dot for each pair, in two lines, a group for each outcome."""
     start = 0
     for outcome, color in COLORS.items():
         number = round(counts.get(outcome, 0))
@@ -186,7 +186,7 @@ def draw_outcomes(ax: Axes, row: float, counts: Numbers, *, named: bool = False)
 
 
 def picture(results: Results) -> Figure:
-    """What became of each pair: with the chosen heads, and for comparison with readers made up."""
+    """Draws what became of each pair: with the chosen heads, and with readers made up."""
     found = results.runs[0]
     pairs = found["pairs"]
     flips = {

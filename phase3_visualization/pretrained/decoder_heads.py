@@ -55,7 +55,7 @@ def repeated_tokens(known: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def weight_by_role(weights: Tensor, tokens: Tensor) -> dict[str, Tensor]:
-    """Role -> mean weight on its places, (heads,).
+    """Returns for each role the mean weight on its places, (heads,).
 
     weights (N, heads, T, T), tokens (N, T).
     """
@@ -72,7 +72,7 @@ def weight_by_role(weights: Tensor, tokens: Tensor) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def weights_of_decoder(model: nn.Module, tokens: Tensor) -> Tensor:
-    """All heads of all layers: (N, L * H, T, T).
+    """Returns all heads of all layers: (N, L * H, T, T).
 
     ValueError, one line with a way out, if later tokens are seen or weights are not to be had.
     """
@@ -88,7 +88,7 @@ def weights_of_decoder(model: nn.Module, tokens: Tensor) -> Tensor:
 
 @torch.no_grad()
 def shuffled(model: nn.Module, generator: torch.Generator) -> nn.Module:
-    """A copy in which the numbers of each parameter are the same, in another order."""
+    """Returns a copy in which the numbers of each parameter are the same, in another order."""
     result = copy.deepcopy(model)
     for parameter in result.parameters():
         order = torch.randperm(parameter.numel(), generator=generator)
@@ -97,7 +97,7 @@ def shuffled(model: nn.Module, generator: torch.Generator) -> nn.Module:
 
 
 def roles_of(by_role: dict[str, Tensor]) -> list[str]:
-    """The role of each head in which it has more than NAMED; "" without one."""
+    """Returns the role of each head in which it has more than NAMED; "" without one."""
     roles = []
     for weights in torch.stack(list(by_role.values()), dim=1):  # 4 x (heads,) -> (heads, 4)
         best = int(weights.argmax())
@@ -108,7 +108,7 @@ def roles_of(by_role: dict[str, Tensor]) -> list[str]:
 def numbers_of(
     model: nn.Module, tokens: Tensor, generator: torch.Generator
 ) -> tuple[Numbers, list[str]]:
-    """The numbers of a model and of its shuffled copy, and the role of each head or "".
+    """Returns the numbers of a model and of its shuffled copy, and the role of each head or "".
 
     The best heads are chosen on the first half of the sequences, and scored on the second.
     """
@@ -191,7 +191,7 @@ def draw_head(ax: Axes, x: float, y: float, role: str) -> None:
 
 
 def picture(results: Results) -> Figure:
-    """A cell for each head, blue where it rests on the first token; beside them the legend."""
+    """Draws a cell for each head, blue where it rests on the first token; beside them a legend."""
     roles, num_heads = results.shown["roles"], results.shown["heads"]
     num_layers = len(roles) // num_heads
     size = (9, 1.6 + 0.3 * num_heads)

@@ -30,7 +30,7 @@ DRAWN, QUICK_DRAWN, DRAWN_HEADS = 40, 8, 3  # sentences, by the seed; heads
 
 
 def weight_by_place(reading: Reading) -> dict[str, Tensor]:
-    """Place -> the mean weight that a token gives to it, (L, H); "last" is [SEP] in a BERT.
+    """Returns the mean weight that a token gives to each place, (L, H); "last" is [SEP] in a BERT.
 
     A decoder sees no next token, and the last one is seen by itself alone: these two are left out.
     """
@@ -53,7 +53,7 @@ def weight_by_place(reading: Reading) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def lengths(language_model: LanguageModel, reading: Reading) -> Tensor:
-    """||f(x_j)||, (B, L, H, T): how long what a head adds would be with a weight of 1."""
+    """Returns ||f(x_j)||, (B, L, H, T): how long what a head adds would be with a weight of 1."""
     norms = []
     for index, layer in enumerate(rebuilt_layers(language_model)):
         attention = layer.attention
@@ -65,7 +65,7 @@ def lengths(language_model: LanguageModel, reading: Reading) -> Tensor:
 
 
 def share_of(weights: Tensor, reading: Reading, keys: Tensor) -> float:
-    """Share of weights (B, L, H, T, T) that goes to some keys (B, T), mean over rows and heads.
+    """Returns the share of weights (B, L, H, T, T) that goes to some keys (B, T), in the mean.
 
     Rows are those of the sentence's own tokens: padding, [CLS] and [SEP] do not ask.
     """
@@ -77,7 +77,7 @@ def share_of(weights: Tensor, reading: Reading, keys: Tensor) -> float:
 
 
 def hub_numbers(language_model: LanguageModel, reading: Reading) -> Numbers:
-    """The shares of [CLS] and [SEP], and the even share; nothing for a model without them."""
+    """Returns the shares of [CLS] and [SEP], and the even share; {} for a model without them."""
     number = reading.real.sum(dim=1, keepdim=True)  # (B, 1)
     position = torch.arange(reading.real.size(1))
     places = {"[CLS]": position == 0, "[SEP]": position == number - 1}
@@ -102,7 +102,7 @@ def hub_in_words(found: Numbers) -> str:
 
 @published.refuses
 def measure(run: Run) -> Numbers:
-    """Shares of the weight in 40 of 80 sentences, drawn by the seed; heads on --text."""
+    """Returns shares of the weight in 40 of 80 sentences, drawn by the seed; heads on --text."""
     language_model = published.load_language_model(run.options.model)
     reading = read_texts(language_model, [run.options.text])
     sentences = published.sentences_of(published.winograd_pairs())
@@ -142,7 +142,7 @@ CLAIM = Claim(
 
 
 def picture(results: Results) -> Figure:
-    """The heads that give most to one place, on one text, each for another place."""
+    """Draws the heads that give most to one place, on one text, each for another place."""
     reading: Reading = results.shown["reading"]
     weights, tokens = reading.weights[0], reading.tokens[0]
     by_place = weight_by_place(reading)

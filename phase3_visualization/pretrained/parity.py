@@ -68,7 +68,7 @@ TINY: dict[str, dict[str, Any]] = {
 
 
 def tiny(kind: str, seed: int = 0, **more: Any) -> LanguageModel:
-    """A random model of two layers, which reads eight words; more: of its configuration.
+    """Returns a random model of two layers that reads eight words; more: of its configuration.
 
     ValueError, one line with a way out, if the library is not installed.
     """
@@ -107,7 +107,7 @@ class Distance:
 
 
 def in_float64(language_model: LanguageModel) -> LanguageModel:
-    """A copy that computes with 15 digits."""
+    """Returns a copy that computes with 15 digits."""
     return replace(language_model, model=copy.deepcopy(language_model.model).double())
 
 
@@ -129,7 +129,7 @@ def distance(language_model: LanguageModel, texts: list[str]) -> Distance:
 
 
 def measured(language_model: LanguageModel, texts: list[str]) -> Distance:
-    """The distance, printed in a line."""
+    """Returns the distance, and prints it in a line."""
     found = distance(language_model, texts)
     print(
         f"{language_model.name}: weights of all heads differ by {found.weights:.0e} at most, "
@@ -140,7 +140,7 @@ def measured(language_model: LanguageModel, texts: list[str]) -> Distance:
 
 
 def of_all_families(seed: int) -> list[Distance]:
-    """The published models that are installed, and a random one of each family."""
+    """Returns the published models that are installed, and a random one of each family."""
     found = []
     if published.installed(published.PACKAGE):
         found.append(measured(load_language_model(), TEXTS))
@@ -157,7 +157,7 @@ def of_all_families(seed: int) -> list[Distance]:
 
 @published.refuses
 def measure(run: Run) -> Numbers:
-    """Largest differences of all models: of a weight between 0 and 1, and of hidden states."""
+    """Returns the largest differences of all models: of a weight, and of hidden states."""
     if run.options.model is None:
         published.library()  # says so if it is missing, before anything else is said
         found = of_all_families(run.seed)

@@ -21,7 +21,7 @@ LENGTH, ROOM, KEPT = 768, 128, 4
 
 @refuses
 def measure(run: Run) -> Numbers:
-    """Mean loss in nats beyond the window, tokens 256 to 768, and how much more with less room."""
+    """Returns the mean loss beyond the window, tokens 256 to 768, and what less room costs."""
     language_model = load_language_model(SMOLLM2)
     tokens = excerpt(language_model, LENGTH, torch.Generator().manual_seed(run.seed))
 
@@ -57,9 +57,9 @@ CLAIM = Claim(
 main = Experiment(
     measure,
     [CLAIM],
-    answer="Beyond the window, a model that has lost its first tokens loses "
-    "{n[window, more nats]:.2f} nats a token more than one that keeps everything. With the first "
-    "four kept it loses {n[window and sinks, more nats]:.2f} more",
+    answer="A window that has left the first tokens behind costs {n[window, more nats]:.2f} nats "
+    "a token against keeping everything, so it does need them. With the first four kept it costs "
+    "{n[window and sinks, more nats]:.2f}",
 )
 
 if __name__ == "__main__":

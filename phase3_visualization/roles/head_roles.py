@@ -34,13 +34,13 @@ NAMES_PLACE = 4.9  # where the names stand, behind the bars
 
 
 def passing(halves: Halves, layer: int, head: int) -> set[str]:
-    """The relations, by direction, that a head follows on both halves, whatever its name."""
+    """Returns the relations, by direction, that a head follows on both halves."""
     tried = rules_tried(halves, layer, head)
     return {rule.name for rule in tried if rule.kind == "relation" and rule.passed}
 
 
 def beats_baselines(halves: Halves, key: Key, place: tuple[int, int]) -> bool:
-    """Whether a head beats the best fixed offset and the best untrained head, on both halves."""
+    """Returns whether a head beats best fixed offset and best untrained head, on both halves."""
     for half in (halves.naming, halves.scoring):
         if half.scores.relation[key][place] < half.baselines.needed_for_relation(key):
             return False
@@ -48,7 +48,7 @@ def beats_baselines(halves: Halves, key: Key, place: tuple[int, int]) -> bool:
 
 
 def strongest_column(halves: Halves) -> Numbers:
-    """Of the heads that beat the baselines the one at whose word most of the other words look.
+    """Returns, of the heads that beat the baselines, the one where most other words agree.
 
     It is chosen on one half of the sentences; the shares are those of the other half. They are 0 if
     no head beats the baselines.
@@ -96,7 +96,7 @@ CLAIM = Claim(
 
 
 def draw_head(ax: Axes, row: int, halves: Halves, place: tuple[int, int]) -> None:
-    """A bar for each relation, in its better direction, with a mark where it must be; its name."""
+    """Draws a bar for each relation, in its better direction, a mark it must reach, and a name."""
     passed = passing(halves, *place)
     for column, relation in enumerate(RELATIONS):
         ways = {relation_name(relation, direction) for direction in DIRECTIONS}

@@ -45,21 +45,21 @@ DRAWN_TO = 4.0  # the score of the first word, beside 0 for all others
 
 
 def keys_like_queries(length: int, generator: torch.Generator) -> Tensor:
-    """Weights (T, T) where each key is ten times the query of its word, which it fits best."""
+    """Returns weights (T, T) where each key is ten times the query of its word."""
     query = torch.randn(length, D_K, generator=generator)
     _, weights = scaled_dot_product_attention(query, 10 * query, query)
     return weights
 
 
 def unrelated_keys(length: int, generator: torch.Generator) -> Tensor:
-    """Weights (T, T) of queries and keys that are drawn without regard to each other."""
+    """Returns weights (T, T) of queries and keys that are drawn without regard to each other."""
     query, key = torch.randn(2, length, D_K, generator=generator)
     _, weights = scaled_dot_product_attention(query, key, key)
     return weights
 
 
 def drawn_to_the_first(length: int) -> Tensor:
-    """Weights (T, T) of scores that are DRAWN_TO for the first word, and 0 for all others."""
+    """Returns weights (T, T) of scores that are DRAWN_TO for the first word, 0 for all others."""
     scores = torch.zeros(length, length)
     scores[:, 0] = DRAWN_TO
     return scores.softmax(dim=-1)
@@ -69,7 +69,7 @@ def drawn_to_the_first(length: int) -> Tensor:
 
 
 def shares_of(scores: Scores) -> dict[str, Tensor]:
-    """Pattern -> the share of the rows whose largest weight lies there, (L, H).
+    """Returns for each pattern the share of the rows whose largest weight lies there, (L, H).
 
     "one word" is the fullest column.
     """
@@ -80,7 +80,7 @@ def shares_of(scores: Scores) -> dict[str, Tensor]:
 
 
 def measure(run: Run) -> Numbers:
-    """Share of the rows whose largest weight lies in a place, head by head; held-out sentences."""
+    """Returns in which share of held-out rows the largest weight lies in a place, head by head."""
     trained = load_multi_head_model(run.options, run.seed)
     both = halves_of(trained, MultiHeadAttention)
     scores = both.scoring.scores
@@ -110,13 +110,13 @@ class Pattern:
 
 
 def place_of_largest(shares: Tensor) -> tuple[int, int]:
-    """(layer, head) of the largest number in (L, H)."""
+    """Returns (layer, head) of the largest number in (L, H)."""
     layer, head = divmod(int(shares.argmax()), shares.size(1))
     return layer, head
 
 
 def strongest_relation(both: Halves) -> tuple[tuple[int, int], Rule]:
-    """(layer, head) that passes a relation by most, and the rule on the half where it does worse.
+    """Returns (layer, head) that passes a relation by most, and the rule on its worse half.
 
     If no head passes, it is the one that misses by least.
     """
@@ -149,13 +149,13 @@ def made_patterns(words: list[str], untrained: Trained) -> list[Pattern]:
 
 
 def origin_of(place: tuple[int, int], share: float) -> str:
-    """What a panel says of a trained head, and of how often it has the pattern."""
+    """Returns what a panel says of a trained head, and of how often it has the pattern."""
     layer, head = place
     return f"trained head {layer}.{head}: {share:.2f}"
 
 
 def trained_patterns(words: list[str], trained: Trained, both: Halves) -> list[Pattern]:
-    """The trained head that has each pattern most, with how often it has it."""
+    """Returns the trained head that has each pattern most, with how often it has it."""
     weights = weights_of(trained.model, words)
     scores = both.scoring.scores
     shares = shares_of(scores)
@@ -175,7 +175,7 @@ def trained_patterns(words: list[str], trained: Trained, both: Halves) -> list[P
 
 
 def draw_panel(ax: Axes, pattern: Pattern, words: list[str]) -> None:
-    """One map; its name and origin above, how to read it below. Related words are framed."""
+    """Draws one map; its name and origin above, how to read it below. Related words are framed."""
     plot_attention(pattern.weights, words, ax=ax, annotate=False, labels=False)
     ax.tick_params(labelsize=9 if len(words) <= 12 else 8)
     ax.set_xticks([])
@@ -189,7 +189,7 @@ def draw_panel(ax: Axes, pattern: Pattern, words: list[str]) -> None:
 
 
 def picture(results: Results) -> Figure:
-    """Above what is made by hand, and a head before training; below trained heads."""
+    """Draws above what is made by hand and a head before training, below trained heads."""
     shown = results.shown
     words, trained = shown["words"], shown["trained"]
     untrained = training.untrained(trained.recipe, MultiHeadAttention)

@@ -29,7 +29,7 @@ CLOSE = 0.10  # so near to the best head of a relation, a head has that role as 
 
 
 def shares_right(trained: Trained, sentences: list[Sentence]) -> Tensor:
-    """How often each head is right, (heads, relations), in the better direction of a relation."""
+    """Returns how often each head is right, (heads, relations), in the better direction."""
     layers, _ = training.attention_on(trained.model, sentences, "masked word")
     scores = score_heads(layers, sentences)  # relation -> (L, H, directions)
     best = [scores[relation].amax(dim=-1).flatten() for relation in CORE_RELATIONS]
@@ -37,7 +37,7 @@ def shares_right(trained: Trained, sentences: list[Sentence]) -> Tensor:
 
 
 def same_heads(first: Tensor, second: Tensor) -> Numbers:
-    """The best head of each relation in one model, looked up in the other, and the other way round.
+    """Returns the best head of each relation in one model, looked up in the other, both ways.
 
     first, second: how often each head of a model is right, (heads, relations).
     """
@@ -55,7 +55,7 @@ def same_heads(first: Tensor, second: Tensor) -> Numbers:
 
 
 def measure(run: Run) -> Numbers:
-    """Shares of six roles, and of held-out pairs: of the same head, and of the mean over heads."""
+    """Returns shares of six roles, and of held-out pairs: of the same head, of the mean head."""
     _, sentences = training.corpus()
     if run.options.quick:
         sentences = sentences[:100]
@@ -66,7 +66,7 @@ def measure(run: Run) -> Numbers:
 
 
 def draw_who_follows(ax: Axes, names: list[list[str]], relation: str) -> None:
-    """All heads of a model, a row for each layer; those that follow the relation are filled."""
+    """Draws the heads of a model, a row for each layer; those that follow it are filled."""
     follow = {relation_name(relation, direction) for direction in DIRECTIONS}
     for layer, row in enumerate(names):
         for head, name in enumerate(row):
@@ -81,7 +81,7 @@ def draw_who_follows(ax: Axes, names: list[list[str]], relation: str) -> None:
 
 
 def picture(results: Results) -> Figure:
-    """A row for each core relation, a column for each of two models."""
+    """Draws a row for each core relation, a column for each of two models."""
     models = results.shown["models"]
     size = {"figsize": (7.5, 4.1), "layout": "constrained"}
     fig, axes = plt.subplots(len(CORE_RELATIONS), len(models), **size)

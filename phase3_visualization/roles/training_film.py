@@ -92,7 +92,7 @@ def when_roles_came(looks: Sequence[Look]) -> str:
 
 
 def measure(run: Run) -> Numbers:
-    """Share of held-out pairs that the best head finds, beside what guesses reach."""
+    """Returns the share of held-out pairs that the best head finds, beside what guesses reach."""
     trained = load_multi_head_model(run.options, run.seed)
     steps = list(trained.stages)
     if run.options.quick:
@@ -154,7 +154,7 @@ def light_up(axes: np.ndarray, look: Look) -> int:
 
 
 def draw_scores(ax: Axes, looks: list[Look], guesses: list[float]) -> None:
-    """How often the best head of each relation has been right up to now, above the guesses."""
+    """Draws how often the best head of each relation was right up to now, above the guesses."""
     low, high = min(guesses), max(guesses)
     ax.axhspan(low, high, color=HIDDEN, linewidth=0)
     style = {"ha": "right", "transform": ax.get_yaxis_transform(), **TEXT}
@@ -170,7 +170,7 @@ def draw_scores(ax: Axes, looks: list[Look], guesses: list[float]) -> None:
 
 
 def draw_entropies(ax: Axes, looks: list[Look]) -> None:
-    """The normalised entropy of each head up to now, in the colour of the role it has now."""
+    """Draws the normalised entropy of each head up to now, in the colour of the role it has now."""
     steps = [look.step for look in looks]
     entropy = torch.stack([look.entropy for look in looks]).numpy()  # (looks, L, H)
     for layer, names in enumerate(looks[-1].names):
@@ -197,7 +197,7 @@ def title_of(look: Look, lit: int, end: int, losses: list[float]) -> str:
 
 
 def training_frames(results: Results) -> Film:
-    """Every frame; the last one stays for a while."""
+    """Returns every frame; the last one stays for a while."""
     looks, words = results.shown["looks"], results.options.words
     guesses = [results.mean[f"{relation}, guess"] for relation in CORE_RELATIONS]
     end = looks[-1].step

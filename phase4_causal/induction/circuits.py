@@ -51,7 +51,7 @@ TEXTS = 200  # in which words are exchanged
 
 
 def largest_by_chance(seed: int) -> float:
-    """The largest composition of pairs of random matrices, of the shape and rank of a head's."""
+    """Returns the largest composition of random matrices, of the shape and rank of a head's."""
     shape = (4, RANDOM, 64, 64 // HEADS_A_LAYER)
     a, b, c, d = torch.randn(shape, generator=generator(seed, 9))
     pairs = zip(a @ b.mT, c @ d.mT, strict=True)
@@ -59,13 +59,13 @@ def largest_by_chance(seed: int) -> float:
 
 
 def trained_repeater(run: Run, *, networks: bool) -> ToyTransformer:
-    """The trained model of a seed in float64, with feed-forward networks or without."""
+    """Returns the trained model of a seed in float64, with feed-forward networks or without."""
     model = untrained_repeater(run.seed, networks=networks)
     return in_double(train_repeater(model, run.seed, run.steps(TRAINING_STEPS)))
 
 
 def by_path(patching: Patching, senders: Tensor, receivers: Tensor) -> Numbers:
-    """Share of the clean answer that is back, by paths from heads of layer 0 to heads of layer 1.
+    """Returns the share of the answer that is back, by paths from heads of layer 0 to those of 1.
 
     senders, receivers: bool (H,).
     """
@@ -138,7 +138,7 @@ CLAIMS = (
 
 
 def draw_table(ax: Axes, table: Tensor) -> None:
-    """The first words of a table: white at one standard deviation above its mean, dark at three."""
+    """Draws the first words of a table: white at one deviation above its mean, dark at three."""
     values = centred(table)
     shown = (values / values.std())[:DRAWN, :DRAWN]
     ax.imshow(shown.numpy(), vmin=1, vmax=3, cmap=WEIGHT_MAP)
@@ -150,7 +150,7 @@ def draw_table(ax: Axes, table: Tensor) -> None:
 
 
 def picture(results: Results) -> Figure:
-    """Both tables of the best induction head, and what it reads of the best previous-token head."""
+    """Draws both tables of the best induction head, and what it reads."""
     shape = {"figsize": (9.2, 4.6), "width_ratios": (1.2, 1.2, 1)}
     fig, (match, said, parts) = plt.subplots(1, 3, **shape, layout="constrained")
     draw_table(match, results.shown["match"])

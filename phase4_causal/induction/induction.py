@@ -64,7 +64,7 @@ FROM_THE_MIDDLE = [*range(16), *range(8, 16)]
 def watched(
     seed: int, num_layers: int, steps: int, tokens: Tensor
 ) -> tuple[ToyTransformer, list[float]]:
-    """A trained model, and its losses on these tokens where the next word is certain."""
+    """Returns a trained model, and its losses on these tokens where the next word is certain."""
     model = untrained_repeater(seed, num_layers)
     losses = []
 
@@ -78,7 +78,7 @@ def watched(
 
 
 def first_below(losses: list[float], share: float) -> int:
-    """The first step with a loss of at most this share of that of a guess, or the last step."""
+    """Returns the first step with a loss of at most this share of that of a guess, or the last."""
     for place, loss in enumerate(losses):
         if loss <= share * GUESS:
             return LOOK_EVERY * place
@@ -86,7 +86,7 @@ def first_below(losses: list[float], share: float) -> int:
 
 
 def phase_change(losses: list[float]) -> Numbers:
-    """How suddenly two layers learn: the wait, and the fall from 3/4 to 1/4 of a guess's loss."""
+    """Returns how suddenly two layers learn: the wait, and the fall from 3/4 to 1/4 of a guess."""
     begins = first_below(losses, 0.75)
     return {
         "loss, two layers": losses[-1],
@@ -98,7 +98,7 @@ def phase_change(losses: list[float]) -> Numbers:
 def beside_one_layer(
     two: ToyTransformer, one: ToyTransformer, tokens: Tensor, seed: int
 ) -> Numbers:
-    """What two layers can do that one cannot: copy from the middle of the block."""
+    """Returns what two layers can do that one cannot: copy from the middle of the block."""
     block = repeated_sequences(NUM_SEQUENCES, generator(seed, 6), (24, 24))
     middle = block[:, FROM_THE_MIDDLE]
     return {
@@ -110,7 +110,7 @@ def beside_one_layer(
 
 
 def ablated(two: ToyTransformer, tokens: Tensor, matching: Tensor) -> Numbers:
-    """What is lost without the induction heads of layer 1, each alone and all together.
+    """Returns what is lost without the induction heads of layer 1, each alone and all together.
 
     It is told in answers, in nats and in the margin of the logits.
     """
@@ -136,7 +136,7 @@ def ablated(two: ToyTransformer, tokens: Tensor, matching: Tensor) -> Numbers:
 
 
 def measure(run: Run) -> Numbers:
-    """Where the next word is certain, in new sequences: losses in nats, shares right or lost.
+    """Returns losses in nats and shares right or lost, where the next word of new texts is certain.
 
     One layer has half the weights and twice the steps.
     """
@@ -229,7 +229,7 @@ CLAIMS = (
 
 
 def draw_losses(ax: Axes, losses: list[float], losses_of_one: list[float]) -> None:
-    """A line for each model, and a dotted one for a guess."""
+    """Draws a line for each model, and a dotted one for a guess."""
     ends = {}
     for name, track, color in (("one layer", losses_of_one, GREY), ("two layers", losses, BLUE)):
         steps = range(0, LOOK_EVERY * len(track), LOOK_EVERY)
@@ -243,7 +243,7 @@ def draw_losses(ax: Axes, losses: list[float], losses_of_one: list[float]) -> No
 
 @torch.no_grad()
 def draw_best_head(ax: Axes, model: ToyTransformer, layer: int, head: int) -> None:
-    """A head on a block of words said twice; the places it should look at are framed."""
+    """Draws a head on a block of words said twice; the places it should look at are framed."""
     tokens = repeated_sequences(1, generator(0, 0), (DRAWN, DRAWN), length=2 * DRAWN)
     _, layers = model(tokens)
     words = decode(tokens[0].tolist())
@@ -261,7 +261,7 @@ def draw_best_head(ax: Axes, model: ToyTransformer, layer: int, head: int) -> No
 
 
 def picture(results: Results) -> Figure:
-    """Losses while training, and beneath it the best head of each kind."""
+    """Draws losses while training, and beneath it the best head of each kind."""
     fig, axes = plt.subplot_mosaic(
         "LL;01", figsize=(9, 8.2), layout="constrained", height_ratios=(3.6, 7)
     )

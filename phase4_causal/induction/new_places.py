@@ -49,7 +49,7 @@ def train_model(name: str, run: Run) -> ToyTransformer:
 
 
 def measure(run: Run) -> Numbers:
-    """Shares of words right where the next one is certain, in blocks as trained and in others."""
+    """Returns shares of the words right that are certain, in blocks as trained and in others."""
     late = repeated_sequences(NUM_SEQUENCES, generator(run.seed, 5), (24, 24))[:, LATE]
     texts = {
         "as in training": repeated_sequences(NUM_SEQUENCES, generator(run.seed, 1)),
@@ -102,7 +102,7 @@ CLAIMS = (
 
 
 def picture(found: Results) -> Figure:
-    """A group of bars for each kind of block, a bar for each model."""
+    """Draws a group of bars for each kind of block, a bar for each model."""
     fig, axes = plt.subplots(1, 3, figsize=(9.6, 2.9), sharey=True, layout="constrained")
     for ax, kind in zip(axes, ("as in training", "longer blocks", "late blocks"), strict=True):
         values = {}

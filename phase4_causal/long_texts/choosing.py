@@ -45,7 +45,7 @@ LABELS = {  # way -> how the picture says it
 
 
 def trained_indexers(x: Tensor, weights: Tensor, asked: Tensor, steps: int) -> nn.ModuleList:
-    """An indexer for each head, trained on the first TEXTS to predict its weights from x."""
+    """Returns an indexer for each head, trained on the first TEXTS to predict its weights."""
     indexers = nn.ModuleList()
     for _ in range(weights.size(1)):
         indexers.append(Indexer(x.size(-1), INDEX_HEADS, D_INDEX))
@@ -65,7 +65,7 @@ def trained_indexers(x: Tensor, weights: Tensor, asked: Tensor, steps: int) -> n
 
 
 def chosen_untrained(query: Tensor, key: Tensor) -> dict[str, Tensor]:
-    """The keys of each query by ways that need no training: bool (N, H, T, T)."""
+    """Returns the keys of each query by ways that need no training: bool (N, H, T, T)."""
     length, blocks = key.size(2), KEPT // BLOCK
     by_mean = block_scores(query, key, BLOCK)
     return {
@@ -77,7 +77,7 @@ def chosen_untrained(query: Tensor, key: Tensor) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def measure(run: Run) -> Numbers:
-    """The share of the weight on the keys that are kept, in held-out texts."""
+    """Returns the share of the weight on the keys that are kept, in held-out texts."""
     trained = load_causal_model(run.options, run.seed)
     run.shown["model"] = trained.label
     train, held_out = training.corpus()
@@ -116,12 +116,12 @@ def measure(run: Run) -> Numbers:
 
 
 def by_mean(n: Numbers, heads: str) -> float:
-    """How much more blocks by mean hold than random blocks."""
+    """Returns how much more blocks by mean hold than random blocks."""
     return n[f"{heads}, blocks by mean"] - n[f"{heads}, random blocks"]
 
 
 def picture(results: Results) -> Figure:
-    """What each way to choose catches of the weight of trained heads."""
+    """Draws what each way to choose catches of the weight of trained heads."""
     fig, ax = plt.subplots(figsize=(8, 4), layout="constrained")
     caught = {label: results.each(f"trained, {way}") for way, label in LABELS.items()}
     colors = dict.fromkeys(caught, GREY) | {LABELS["indexer"]: BLUE}

@@ -79,7 +79,7 @@ class Recaller(nn.Module):
         self.to_logits = nn.Linear(D_MODEL, VALUES)
 
     def forward(self, symbols: Tensor) -> Tensor:
-        """symbols (B, T) -> logits (B, T, VALUES)."""
+        """x (B, T, d_model) -> (B, T, d_model), with x added."""
         x = self.embedding(symbols) + self.positions[: symbols.size(1)]
         for layer in self.layers:
             x = layer(x)
@@ -89,7 +89,7 @@ class Recaller(nn.Module):
 def pairs_and_questions(
     texts: int, count: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Draw texts of `count` pairs, with all their keys behind them, in another order.
+    """Draws texts of `count` pairs, with all their keys behind them, in another order.
 
     Returns the symbols (texts, 3 count) and the values to be found (texts, count), from 0 on.
     """
@@ -102,7 +102,7 @@ def pairs_and_questions(
 
 
 def train_recaller(name: str, run: Run) -> Recaller:
-    """Train one of MODELS; of one seed all see the same texts."""
+    """Trains one of MODELS; of one seed all see the same texts."""
     kinds, steps = MODELS[name]
     torch.manual_seed(run.seed)
     model = Recaller(kinds)
@@ -120,7 +120,7 @@ def train_recaller(name: str, run: Run) -> Recaller:
 
 @torch.no_grad()
 def share_found(model: Recaller, count: int) -> float:
-    """Share of the values found in texts of `count` pairs that no training has seen."""
+    """Returns the share of the values found in texts of `count` pairs that no training has seen."""
     generator = torch.Generator().manual_seed(10**6 + count)
     symbols, answers = pairs_and_questions(NUM_TEST, count, generator)
     guesses = model(symbols)[:, -count:].argmax(dim=-1)
@@ -128,7 +128,7 @@ def share_found(model: Recaller, count: int) -> float:
 
 
 def measure(run: Run) -> Numbers:
-    """Share of values found by each model, by the number of pairs in a text."""
+    """Returns the share of values found by each model, by the number of pairs in a text."""
     found = {}
     for name in MODELS:
         model = train_recaller(name, run)
@@ -159,7 +159,7 @@ CLAIMS = (
 
 
 def picture(results: Results) -> Figure:
-    """A bar for each model in the longest texts, where the models differ most."""
+    """Draws a bar for each model in the longest texts, where the models differ most."""
     fig, ax = plt.subplots(figsize=(8, 3.8), layout="constrained")
     found, colors = {}, {}
     for name, (kinds, _) in MODELS.items():

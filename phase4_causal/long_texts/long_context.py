@@ -45,7 +45,7 @@ TIMED = (  # pairs: how many times as long the first takes as the second
 
 
 def calls_at(length: int) -> dict[str, Callable[[], Any]]:
-    """Every way to compute, on the same random queries, keys and values (1, H, T, d)."""
+    """Returns every way to compute, on the same random queries, keys and values (1, H, T, d)."""
     inputs = torch.randn(3, 1, NUM_HEADS, length, WIDTH)
     ways = {
         "plain attention": scaled_dot_product_attention,
@@ -60,7 +60,7 @@ def calls_at(length: int) -> dict[str, Callable[[], Any]]:
 
 
 def moved(length: int, fast: int | None = None) -> float:
-    """MiB that one head, forward, reads from slow memory and writes to it.
+    """Returns the MiB that one head, forward, reads from slow memory and writes to it.
 
     Plain: scores and weights are written, and read again. In tiles, with `fast` KiB of fast memory:
     a tile each of queries, keys, values and outputs fill it, and each tile of queries reads all
@@ -74,7 +74,7 @@ def moved(length: int, fast: int | None = None) -> float:
 
 
 def print_times(calls: dict[str, Callable[[], Any]]) -> None:
-    """Print how many times as long some of the calls take as others."""
+    """Prints how many times as long some of the calls take as others."""
     for slow, fast in TIMED:
         times = paired_times({slow: calls[slow], fast: calls[fast]}, seconds=0.4)
         low, middle, high = ratio_quartiles(times, slow, fast)
@@ -82,7 +82,7 @@ def print_times(calls: dict[str, Callable[[], Any]]) -> None:
 
 
 def print_traffic(length: int) -> None:
-    """Print what is read from slow memory and written to it."""
+    """Prints what is read from slow memory and written to it."""
     print(f"   MiB to and from slow memory, {length:,} tokens, one head:")
     print(f"      plain attention                {moved(length):5.0f}")
     for fast in FAST:
@@ -91,7 +91,7 @@ def print_traffic(length: int) -> None:
 
 @torch.no_grad()
 def measure(run: Run) -> Numbers:
-    """MiB at the peak, and of the longest text how much more plain attention takes than tiles."""
+    """Returns MiB at the peak, and how much more plain attention takes than tiles at the end."""
     lengths = LENGTHS[:3] if run.options.quick else LENGTHS
     longest = lengths[-1]
     found: Numbers = {"tokens": longest}
@@ -111,7 +111,7 @@ def measure(run: Run) -> Numbers:
 
 
 def picture(found: Results) -> Figure:
-    """Peak memory of four ways against length."""
+    """Draws peak memory of four ways against length."""
     fig, ax = plt.subplots(figsize=(8, 4.8), layout="constrained")
     lengths = [length for length in LENGTHS if length <= found.mean["tokens"]]
     rows = {name: found.row(name, lengths) for name in COLORS}

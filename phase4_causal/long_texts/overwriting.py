@@ -34,7 +34,7 @@ LABELS = {  # memory -> how the picture says it
 
 
 def written_twice(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Draw texts of keys and values in which each key is written in two rounds, with two values.
+    """Draws texts of keys and values in which each key is written in two rounds, with two values.
 
     Key i has the values i and i + count, and a coin says which of them is the newest. Returns keys
     (TEXTS, count, WIDTH), values (TEXTS, 2 count, WIDTH), the newest value of each key (TEXTS,
@@ -50,7 +50,7 @@ def written_twice(count: int, generator: torch.Generator) -> tuple[Tensor, Tenso
 
 
 def given_by_memories(asked: Tensor, key: Tensor, value: Tensor) -> dict[str, Tensor]:
-    """What each memory gives for the keys asked (B, n, d) -> (B, n, d).
+    """Returns what each memory gives for the keys asked (B, n, d) -> (B, n, d).
 
     key, value (B, T, d): the text that the memories have read.
     """
@@ -66,7 +66,7 @@ def given_by_memories(asked: Tensor, key: Tensor, value: Tensor) -> dict[str, Te
 
 
 def measure(run: Run) -> Numbers:
-    """For each memory and number of keys, the share of answers nearest to the newest value."""
+    """Returns the share of answers nearest to the newest value, by memory and number of keys."""
     generator = torch.Generator().manual_seed(run.seed)
     each = torch.arange(TEXTS)[:, None]
     found = {}
@@ -80,7 +80,7 @@ def measure(run: Run) -> Numbers:
 
 
 def picture(found: Results) -> Figure:
-    """The share of each memory against the number of keys."""
+    """Draws the share of each memory against the number of keys."""
     fig, ax = plt.subplots(figsize=(8.2, 4.8), layout="constrained")
     rows = {LABELS[name]: found.row(name, COUNTS) for name in COLORS}
     charts.lines(ax, COUNTS, rows, {LABELS[name]: color for name, color in COLORS.items()})

@@ -45,7 +45,7 @@ BOTH = f"the word before and every {EVERY}th"
 
 
 def reach(masks: list[Tensor]) -> Iterator[Tensor]:
-    """What has reached whom after each layer, the masks in turn -> bool (T, T).
+    """Returns what has reached whom after each layer, the masks in turn -> bool (T, T).
 
     Row i has the words that position i can have heard of.
     """
@@ -66,13 +66,13 @@ def layers_needed(masks: list[Tensor], target: Tensor) -> float:
 
 
 def after_two_layers(masks: list[Tensor]) -> Tensor:
-    """What has reached whom by then, bool (T, T)."""
+    """Returns what has reached whom by then, bool (T, T)."""
     _, seen = islice(reach(masks), 2)
     return seen
 
 
 def masks_of(length: int) -> dict[str, Tensor]:
-    """The masks of the trained model by name, bool (T, T); the causal mask comes on top of each."""
+    """Returns masks of the trained model by name, bool (T, T); the causal mask comes on top."""
     every_word = torch.ones(length, length, dtype=torch.bool)
     far = strided_mask(length, length, EVERY)
     windows = {f"window {size}": local_mask(length, length, size) for size in WINDOWS}
@@ -125,7 +125,7 @@ def measure(run: Run) -> Numbers:
 
 
 def draw_answers(ax: Axes, found: Results) -> Axes:
-    """Nats a word against the window, the strides beside it, and two lines to compare with."""
+    """Draws nats a word against the window, with the strides beside it and two lines to compare."""
     places = range(len(WINDOWS))
     losses = [found.mean[f"window {size}, nats"] for size in WINDOWS]
     ax.plot(places, losses, "o-", color=BLUE, linewidth=2, markersize=6)
@@ -147,7 +147,7 @@ def draw_answers(ax: Axes, found: Results) -> Axes:
 
 
 def draw_reach(ax: Axes, name: str) -> Axes:
-    """Plain where an input (across) has reached an output (down) after two layers, else hatched."""
+    """Draws where an input (across) has reached an output (down) after two layers; else hatched."""
     seen = after_two_layers(PATTERNS[name])
     hatch_cell(ax, 0, 0, *seen.shape)
     ax.pcolormesh(seen.float().masked_fill(~seen, math.nan).numpy(), cmap=ListedColormap([BLUE]))
@@ -158,7 +158,7 @@ def draw_reach(ax: Axes, name: str) -> Axes:
 
 
 def picture(found: Results) -> Figure:
-    """Above what a trained model loses through masks, below what patterns reach in two layers."""
+    """Draws what a trained model loses through masks, and what patterns reach in two layers."""
     fig = plt.figure(figsize=(8, 7), layout="constrained")
     above, below = fig.subfigures(2, 1, height_ratios=(1.3, 1))
     draw_answers(above.subplots(), found)

@@ -37,7 +37,7 @@ UNIFORM = math.log(len(VOCABULARY))  # loss of a guess that takes all words for 
 def train_in_mode(
     mode: str, num_layers: int, sentences: list[Sentence], steps: int, seed: int
 ) -> tuple[ToyTransformer, list[float]]:
-    """A model trained on next words, and its loss at each step.
+    """Returns a model trained on next words, and its loss at each step.
 
     Both modes begin with the same weights and see the same batches. training.train would draw other
     ones, of sentences alike in length, and the numbers of the record are of these.
@@ -60,7 +60,7 @@ def train_in_mode(
 
 @torch.no_grad()
 def full_loss(model: ToyTransformer, sentences: list[Sentence], mode: str) -> float:
-    """Next-word loss in nats per word when whole sentences go in, with the mask or without."""
+    """Returns the loss in nats a word when whole sentences go in, with the mask or without."""
     objective = OBJECTIVES[mode]
     tokens, lengths = training.to_batch(sentences, objective)
     return training.next_word_loss(model, tokens, lengths, objective=objective).item()
@@ -84,7 +84,7 @@ def bigram_loss(sentences: list[Sentence], held_out: list[Sentence]) -> float:
 
 
 def measure(run: Run) -> Numbers:
-    """Losses in nats per word, of held-out sentences except "in training"."""
+    """Returns losses in nats per word, of held-out sentences except "in training"."""
     sentences, held_out = training.corpus()
     sentences = sentences[: STEPS * BATCH]  # more would not be seen
     tested = held_out[: 40 if run.options.quick else NUM_SENTENCES]
@@ -132,7 +132,7 @@ CLAIMS = (
 
 
 def picture(found: Results) -> Figure:
-    """Training loss of both models of two layers, and beside it what they can do in writing."""
+    """Draws the training loss of both models of two layers, and what they can do in writing."""
     fig, (curves, past) = plt.subplots(
         1, 2, figsize=(9, 4.6), sharey=True, width_ratios=(1.5, 1), layout="constrained"
     )

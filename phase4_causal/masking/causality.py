@@ -43,12 +43,12 @@ class WithMask(nn.Module):
 
 
 def under(rule: Callable[[int], Tensor], make: MakeAttention) -> MakeAttention:
-    """Like `make`, with the mask of `rule` built in."""
+    """Returns a maker of attention like `make`, with the mask of `rule` built in."""
     return lambda d_model, num_heads: WithMask(make(d_model, num_heads), rule)
 
 
 def one_too_far(length: int) -> Tensor:
-    """A causal mask whose diagonal lies one place too far to the right."""
+    """Returns a causal mask whose diagonal lies one place too far to the right."""
     return torch.ones(length, length, dtype=torch.bool).tril(diagonal=1)
 
 
@@ -68,7 +68,7 @@ PLANTED: dict[str, MakeAttention] = {
 
 
 def influence(model: ToyTransformer, tokens: Tensor) -> Tensor:
-    """How strongly each word reaches the logits of each position -> (T, T): the largest gradient.
+    """Returns how strongly each word reaches the logits of each position, (T, T): gradients.
 
     A row for each position, a column for each word; tokens (1, T).
     """
@@ -84,13 +84,13 @@ def influence(model: ToyTransformer, tokens: Tensor) -> Tensor:
 
 
 def build(make_attention: MakeAttention, num_layers: int, seed: int) -> ToyTransformer:
-    """A toy transformer with random weights in float64."""
+    """Returns a toy transformer with random weights in float64."""
     torch.manual_seed(seed)
     return ToyTransformer(num_layers=num_layers, make_attention=make_attention).double().eval()
 
 
 def measure(run: Run) -> Numbers:
-    """How far an earlier logit moves, and its largest gradient with respect to a later word."""
+    """Returns how far an earlier logit moves, and its largest gradient by a later word."""
     tokens = torch.tensor([[START_ID, *encode(run.options.words)]])
     numbers = {}
     for name, make_attention in (CAUSAL | PLANTED).items():
@@ -107,7 +107,7 @@ def measure(run: Run) -> Numbers:
 
 
 def picture(found: Results) -> Figure:
-    """A panel for the causal modules, which must all look alike, and one for each mistake."""
+    """Draws a panel for the causal modules, which must all look alike, and one for each mistake."""
     labels = token_labels([START, *found.options.words])
     panels = {f"right:\n{len(CAUSAL)} causal modules": list(CAUSAL)}
     for name in PLANTED:

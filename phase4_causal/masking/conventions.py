@@ -45,18 +45,18 @@ READ: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def random_scores() -> Tensor:
-    """Standard normal scores (NUM_SCORES, T, T), float64, the same at every call."""
+    """Returns standard normal scores (NUM_SCORES, T, T), float64, the same at every call."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(NUM_SCORES, LENGTH, LENGTH, dtype=torch.float64, generator=generator)
 
 
 def future_mass(weights: Tensor) -> float:
-    """Weight on later keys, mean over all rows of (..., T, T); NaN if a row has no weights."""
+    """Returns the mean weight on later keys over rows (..., T, T); NaN if a row has no weights."""
     return weights.triu(diagonal=1).sum(dim=-1).mean().item()
 
 
 def measure(run: Run) -> Numbers:
-    """Share of a row's weight on later words, 0 where the mask was read as it was written."""
+    """Returns the weight on later words, 0 where the mask was read as it was written."""
     scores, allowed = random_scores(), causal_mask(LENGTH)
     numbers = {}
     for written, write in WRITTEN.items():
@@ -69,7 +69,7 @@ def measure(run: Run) -> Numbers:
 
 
 def picture(found: Results) -> Figure:
-    """A row for how the mask is written, a column for how it is read; darker: more leaks."""
+    """Draws a row for how the mask is written, a column for how it is read; darker: more leaks."""
     fig, ax = plt.subplots(figsize=(8.6, 4.2), layout="constrained")
     masses = [found.row(written, READ) for written in WRITTEN]
     texts = []
@@ -94,8 +94,8 @@ main = Experiment(
     title="{shown[leaks]} of 20 ways to hand a mask to other code leak the future without an error",
     note="numbers: share of a row's weight on later words; without any mask {shown[no mask]:.2f} "
     "· random scores",
-    answer="Each library has a convention of its own: of 20 ways to hand a mask to code "
-    "{shown[right]} are right, and none of the others raises an error",
+    answer="A mask is written in four ways and read in five: of these 20 mixtures {shown[right]} "
+    "are right, and none of the others raises an error",
 )
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ class Spread:
 
 
 def spread_of(trained: Trained) -> Spread:
-    """Measured on the held-out sentences."""
+    """Returns what was measured on the held-out sentences."""
     layers, mask = patterns_of(trained, training.corpus()[1])
     of_heads = layer_statistics(layers, mask)
     of_even = head_statistics(even_weights(mask), mask)
@@ -58,7 +58,7 @@ def spread_of(trained: Trained) -> Spread:
 
 
 def by_layer(model: str, spread: Spread) -> Numbers:
-    """Means over the heads of the first and of the last layer, and their two extreme heads."""
+    """Returns means over the heads of the first and last layer, and their two extreme heads."""
     numbers = {}
     for end, layer in ENDS.items():
         for statistic, heads in spread.heads.items():
@@ -70,7 +70,7 @@ def by_layer(model: str, spread: Spread) -> Numbers:
 
 
 def names_under_the_mask(trained: Trained, relations: list[list[str]]) -> list[list[str]]:
-    """[layer][head] -> what to call each head of the next-word model.
+    """Returns [layer][head] -> what to call each head of the next-word model.
 
     By the rules for all models a head may have a position, such as "previous", which is the
     plainest name. If not, it is called after the relation that it follows one word before. Without
@@ -87,7 +87,7 @@ def names_under_the_mask(trained: Trained, relations: list[list[str]]) -> list[l
 
 
 def one_head_each(asked: Asked) -> Numbers:
-    """For each relation the head that is clearest on one half: what it does on the other half."""
+    """Returns what the head does that is clearest for a relation on one half, on the other half."""
     numbers, heads = {}, set()
     for name, followed in asked.naming.items():
         head = int(followed.margin.argmax())  # counted through all layers
@@ -99,7 +99,7 @@ def one_head_each(asked: Asked) -> Numbers:
 
 
 def measure(run: Run) -> Numbers:
-    """Normalised: 1 for even weights. Distance in words. Found: share of those that are asked."""
+    """Returns means, 1 for even weights; distances in words; shares of those asked and found."""
     hidden = load_multi_head_model(run.options, run.seed)
     causal = load_causal_model(run.options, run.seed)
     asked = on_both_halves(causal)
@@ -116,13 +116,13 @@ def measure(run: Run) -> Numbers:
 
 
 def more_even(n: Numbers) -> float:
-    """How much more evenly the first layer's heads look than the last layer's, on average."""
+    """Returns how much more evenly the first layer's heads look than the last layer's."""
     first = n["next words, first layer, normalised entropy"]
     return first - n["next words, last layer, normalised entropy"]
 
 
 def farther(n: Numbers, model: str) -> float:
-    """By how many words the last layer looks farther than the first."""
+    """Returns by how many words the last layer looks farther than the first."""
     return n[f"{model}, last layer, distance"] - n[f"{model}, first layer, distance"]
 
 
@@ -163,7 +163,7 @@ CLAIMS = (
 
 
 def draw_statistic(ax: Axes, heads: Tensor, even: float, names: list[list[str]]) -> None:
-    """A dot for each head, (L, H), in the colour of its role, and a line for even weights."""
+    """Draws a dot for each head, (L, H), in the colour of its role, and a line for even weights."""
     for layer, of_layer in enumerate(heads.tolist()):
         for head, value in enumerate(of_layer):
             color = role_color(names[layer][head])
@@ -180,7 +180,7 @@ def draw_statistic(ax: Axes, heads: Tensor, even: float, names: list[list[str]])
 
 
 def write_names(ax: Axes, heads: Tensor, names: list[list[str]]) -> None:
-    """The role of each head that has one, to the right of its layer."""
+    """Writes the role of each head that has one, to the right of its layer."""
     for layer, of_layer in enumerate(heads.tolist()):
         right = layer + BESIDE * len(of_layer)
         labels = {}
@@ -192,7 +192,7 @@ def write_names(ax: Axes, heads: Tensor, names: list[list[str]]) -> None:
 
 
 def picture(results: Results) -> Figure:
-    """Without and with the mask: how evenly each head spreads its weight."""
+    """Draws how evenly each head spreads its weight, without the mask and with it."""
     fig, axes = plt.subplots(1, 2, figsize=(9, 4.8), sharey=True, layout="constrained")
     spreads, names = results.shown["spreads"], results.shown["names"]
     statistic = "normalised entropy"
@@ -215,12 +215,10 @@ main = Experiment(
     note="A dot is a head; 1: it looks at all words alike, 0: at one word (normalised entropy). "
     "Named by rule, grey: no name\nwith the mask a relation is asked one word before, where the "
     "word is predicted · {shown[model]}",
-    answer="The heads of the second layer have "
-    "{n[next words, last layer, normalised entropy]:.0%} of the entropy of even weights, so they "
-    "choose, and those of the first layer have "
-    "{n[next words, first layer, normalised entropy]:.0%}. They look "
-    "{n[next words, last layer, distance]:.1f} and {n[next words, first layer, distance]:.1f} "
-    "words back, on average",
+    answer="Those of the second layer do: their entropy is "
+    "{n[next words, last layer, normalised entropy]:.0%} of that of even weights, and in the "
+    "first layer it is {n[next words, first layer, normalised entropy]:.0%}. They look "
+    "{n[next words, last layer, distance]:.1f} words back on average",
 )
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ FALLS = 0.05  # a normalised number that is smaller by less than this has not fa
 
 
 def cut(layers: list[Tensor], mask: Tensor) -> tuple[list[Tensor], Tensor]:
-    """The same weights with the future taken away and the rows scaled back to 1.
+    """Returns the same weights with the future taken away and the rows scaled back to 1.
 
     layers: (N, H, T, T) each. mask: what queries may see, bool (N, 1, T, T); it is returned without
     the future, too. In the first layer this is exactly what the model computes under the mask;
@@ -41,7 +41,7 @@ def cut(layers: list[Tensor], mask: Tensor) -> tuple[list[Tensor], Tensor]:
 
 
 def measure(run: Run) -> Numbers:
-    """Mean over rows and heads, raw in nats and positions; normalised: even weights have 1."""
+    """Returns means over rows and heads, in nats and positions; normalised, even weights have 1."""
     sentences = training.corpus()[1][: 40 if run.options.quick else NUM_SENTENCES]
     both_sides = patterns_of(load_multi_head_model(run.options, run.seed), sentences)
     kinds = {

@@ -34,7 +34,7 @@ Softmax = Callable[[Tensor, Tensor], Tensor]  # of scores, under a mask
 
 
 def plain_softmax(scores: Tensor, mask: Tensor) -> Tensor:
-    """Softmax without care for rows that see nothing."""
+    """Returns the weights of a softmax that takes no care of rows that see nothing."""
     return torch.softmax(scores.masked_fill(~mask, -math.inf), dim=-1)
 
 
@@ -43,7 +43,7 @@ def rows_with_nan(weights: Tensor) -> int:
 
 
 def gradients_lost(softmax: Softmax, dtype: torch.dtype) -> int:
-    """How many of the gradients of query, key and value hold NaN.
+    """Returns how many of the gradients of query, key and value hold NaN.
 
     One row sees nothing, and it is not in the loss.
     """
@@ -57,7 +57,7 @@ def gradients_lost(softmax: Softmax, dtype: torch.dtype) -> int:
 
 
 def blind_rows(softmax: Softmax, side: str, dtype: torch.dtype) -> int:
-    """Rows with NaN among 10 under causal & padding, by the side of the padding."""
+    """Returns rows with NaN among 10 under causal & padding, by the side of the padding."""
     padding = padding_mask(LENGTHS, LENGTH)  # (2, 1, 1, T)
     if side == "left":
         padding = padding.flip(-1)
@@ -66,7 +66,7 @@ def blind_rows(softmax: Softmax, side: str, dtype: torch.dtype) -> int:
 
 
 def large_inputs(scaled: str, dtype: torch.dtype) -> int:
-    """Rows with NaN among 3, from large queries and keys; scaled: "nothing", "query", "scores"."""
+    """Returns rows with NaN among 3, from large inputs; scaled: "nothing", "query", "scores"."""
     query, key = torch.full((2, 3, D_K), LARGE, dtype=dtype)
     if scaled == "query":
         query = query / math.sqrt(D_K)
@@ -77,14 +77,14 @@ def large_inputs(scaled: str, dtype: torch.dtype) -> int:
 
 
 def wrong_axis(dtype: torch.dtype) -> Tensor:
-    """Weights (T, T) under a causal mask, if softmax takes the wrong axis; rows should sum to 1."""
+    """Returns weights (T, T) under a causal mask, if softmax takes the wrong axis."""
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(LENGTH, LENGTH, generator=generator).to(dtype)
     return torch.softmax(scores.masked_fill(~causal_mask(LENGTH), -math.inf), dim=-2)
 
 
 def hidden_weight(hidden: list[bool], dtype: torch.dtype) -> float:
-    """Weight on the second of three keys if -1e9 fills the scores of those that are hidden."""
+    """Returns the weight on the second of three keys if -1e9 fills the scores of hidden ones."""
     scores = torch.zeros(3, dtype=dtype)
     try:
         scores = scores.masked_fill(torch.tensor(hidden), -1e9)
@@ -94,7 +94,7 @@ def hidden_weight(hidden: list[bool], dtype: torch.dtype) -> float:
 
 
 def measure(run: Run) -> Numbers:
-    """Gradients with NaN among three, rows with NaN, weight of a hidden key; by number format."""
+    """Returns gradients and rows with NaN, and the weight of a hidden key, by number format."""
     causes: dict[str, Callable[[torch.dtype], float]] = {
         "gradients with NaN, plain softmax": partial(gradients_lost, plain_softmax),
         "gradients with NaN, ours": partial(gradients_lost, masked_softmax),

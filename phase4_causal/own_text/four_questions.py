@@ -89,7 +89,7 @@ PUBLISHED = "phase4_causal.own_text.published"  # measures the same of a publish
 
 
 def toy_twice(run: Run) -> Numbers:
-    """The model of the text learns the toy's words that repeat."""
+    """Returns what the model of the text does with the toy's words that repeat."""
     torch.manual_seed(run.seed)
     model = CharacterModel(len(SPECIAL) + SYMBOLS)
     train_repeater(model, run.seed, run.steps(TRAINING_STEPS))
@@ -98,7 +98,7 @@ def toy_twice(run: Run) -> Numbers:
 
 
 def toy_heads(run: Run) -> float:
-    """How many nats of a hidden word four heads save, in one layer."""
+    """Returns how many nats of a hidden word four heads save, in one layer."""
     asked = questions(training.corpus()[1][:SENTENCES])
 
     def excess(recipe: Recipe, make: MakeAttention) -> float:
@@ -111,7 +111,7 @@ def toy_heads(run: Run) -> float:
 
 
 def toy_right(run: Run, head: type[SelfAttention]) -> float:
-    """The share of answers that one head gets right, at its best learning rate."""
+    """Returns the share of answers that one head gets right, at its best learning rate."""
     shares = []
     for rate in RATES:
         make = partial(head, output_projection=True)
@@ -124,7 +124,7 @@ def toy_right(run: Run, head: type[SelfAttention]) -> float:
 
 
 def text_twice(run: Run, text: CharacterText) -> Numbers:
-    """The same model learns the text, and reads stretches of the held-out part twice."""
+    """Returns what the same model does with stretches of the held-out text, read twice."""
     model = new_reader(text, run.seed)
     train_on_text(model, text, run.seed, run.steps(STEPS))
     return read_twice(model, held_out_pieces(text, READ // 2), "text")
@@ -144,14 +144,14 @@ def early_reader(
 
 
 def text_heads(run: Run, text: CharacterText) -> float:
-    """How many nats a character four heads save, in one layer."""
+    """Returns how many nats a character four heads save, in one layer."""
     one, _ = early_reader(run, text, 1)
     four, _ = early_reader(run, text, 4)
     return one - four
 
 
 def text_right(run: Run, text: CharacterText, longer: float) -> float:
-    """The share of characters that one head gets right, at its best learning rate."""
+    """Returns the share of characters that one head gets right, at its best learning rate."""
     shares = []
     for rate in RATES:
         rates = {"matrix_rate": None, "rate": rate, "share": constant}
@@ -168,7 +168,7 @@ def carried(numbers: Numbers) -> str:
 
 
 def measure(run: Run) -> Numbers:
-    """Mean weights, shares of a loss and of answers, and nats, of a toy task and of the text."""
+    """Returns mean weights, shares of a loss and of answers, and nats, of toy task and text."""
     text = load_characters(run.options.text)
     run.shown["text"] = text.name
     if run.seed == run.options.seed and has_smollm2():
@@ -237,7 +237,7 @@ CLAIMS = (
 
 
 def picture(results: Results) -> Figure:
-    """A table: a row for each question, blue where the answer reaches the bar of its rule."""
+    """Draws a table: a row for each question, blue where the answer reaches the bar of its rule."""
     numbers = results.mean | results.shown.get("published", {})
     fig, ax = plt.subplots(figsize=(9, 4.2), layout="constrained")
     for row, (question, bar) in enumerate(QUESTIONS.items()):

@@ -16,7 +16,7 @@ from shared.experiment import Experiment, Run
 
 @refuses
 def measure(run: Run) -> Numbers:
-    """Mean weights of the best of 270 heads, and a share of the loss."""
+    """Returns mean weights of the best of 270 heads, and a share of the loss."""
     return answers_of_smollm2(load_characters(run.options.text))
 
 

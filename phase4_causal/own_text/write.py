@@ -65,7 +65,7 @@ def measure(run: Run) -> Numbers:
 
 
 def picture(results: Results) -> Figure:
-    """The losses, and beneath them the first lines of what the model wrote."""
+    """Draws the losses, and beneath them the first lines of what the model wrote."""
     fig, (above, below) = plt.subplots(
         2, 1, figsize=(8.6, 5.2), height_ratios=(1.3, 1), layout="constrained"
     )

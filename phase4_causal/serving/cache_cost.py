@@ -61,7 +61,7 @@ def prepared(model: ToyTransformer, work: Work, batch: int) -> Callable[[], None
 
 
 def costs(model: ToyTransformer, work: Work, batch: int) -> tuple[int, int]:
-    """Operations and bytes of a pass; what goes from layer to layer is small and left out.
+    """Returns operations and bytes of a pass; what goes from layer to layer is small, left out.
 
     model: may be on the device "meta".
     """
@@ -75,7 +75,7 @@ def costs(model: ToyTransformer, work: Work, batch: int) -> tuple[int, int]:
 
 
 def measure(run: Run) -> Numbers:
-    """Operations a byte of each pass; milliseconds for a word, measured and by the roofline.
+    """Returns operations a byte of each pass; milliseconds a word, measured and by the roofline.
 
     And the time for a word over that in a batch of 1, in quartiles.
     """

@@ -50,7 +50,7 @@ def served(model: ToyTransformer, prompts: list[list[str]], block_size: int, bat
 
 
 def measure(run: Run) -> Numbers:
-    """What is counted of each kind of block."""
+    """Returns what is counted of each kind of block."""
     model = in_double(load_causal_model(run.options, run.seed).model)
     rng = random.Random(run.seed)
     sentences = [sample_sentence(rng).words for _ in range(USERS)]

@@ -53,7 +53,7 @@ class Served:
 
 
 def serve(model: PackedLlama, prompts: list[str], limits: list[int], chunk: int | None) -> Served:
-    """Write for all users; the last of them asks when the others' answers have begun.
+    """Writes for all users; the last of them asks when the others' answers have begun.
 
     There are blocks for all, so that nobody waits for room.
     """
@@ -83,7 +83,7 @@ def serve(model: PackedLlama, prompts: list[str], limits: list[int], chunk: int 
 
 @refuses
 def measure(run: Run) -> Numbers:
-    """Counts of both ways, and how many of the texts are the library's, word for word."""
+    """Returns counts of both ways, and how many of the texts are the library's, word for word."""
     model = PackedLlama(load_language_model(SMOLLM2))
     sentences = sentences_of(winograd_pairs())
     random.Random(run.seed).shuffle(sentences)

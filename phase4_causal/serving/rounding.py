@@ -52,7 +52,7 @@ class RoundedPrompt:
 
 @refuses
 def measure(run: Run) -> Numbers:
-    """Nats a token more than with the exact cache, and the mean error of a layer's outputs."""
+    """Returns nats a token more than with the exact cache, and a layer's mean error."""
     language_model = load_language_model(SMOLLM2)
     tokens = excerpt(language_model, PROMPT + NEW, torch.Generator().manual_seed(run.seed))
     loss_of = partial(next_token_losses, language_model, tokens, causal_mask(PROMPT + NEW))

@@ -47,7 +47,7 @@ TASKS = {  # name -> what the picture calls it
 
 
 def language_loss(make_attention: MakeAttention, seed: int, steps: int) -> float:
-    """Held-out loss in nats of one layer that was trained on next words."""
+    """Returns held-out loss in nats of one layer that was trained on next words."""
     recipe = Recipe(
         "shared_keys", "next word", 4, 1, steps, batch_size=32, seed=seed, matrix_decay=LITTLE_DECAY
     )
@@ -55,7 +55,7 @@ def language_loss(make_attention: MakeAttention, seed: int, steps: int) -> float
 
 
 def measure(run: Run) -> Numbers:
-    """How many nats each way loses more than multi-head attention, which is not trained longer."""
+    """Returns the nats by which each way is behind multi-head attention, which trains no longer."""
     language, look_ups = {}, {}
     for way, make_attention in WAYS.items():
         language[way] = language_loss(make_attention, run.seed, run.steps(150))
@@ -73,7 +73,7 @@ def measure(run: Run) -> Numbers:
 
 
 def picture(results: Results) -> Figure:
-    """What each way costs against multi-head attention: a bar at the median, a dot for each run.
+    """Draws what each way costs against multi-head attention: a bar at the median, dots for runs.
 
     A panel for each task, one below the other, on the same scale.
     """

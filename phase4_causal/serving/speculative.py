@@ -36,7 +36,7 @@ TEMPERATURES = (0, 0.1, 0.25, 0.5, 1, 2)
 
 
 def measure(run: Run) -> Numbers:
-    """Twenty sentences at each temperature, from the first two words of held-out ones."""
+    """Returns what was counted in twenty sentences at each temperature."""
     large = load_causal_model(run.options, run.seed).model
     own_size = argparse.Namespace(**vars(run.options))
     own_size.d_model = own_size.heads = None  # options of the command line are for the large model

@@ -33,7 +33,7 @@ COLORS = {"with the cache": BLUE, "without": GREY}
 
 @torch.no_grad()
 def largest_difference(model: ToyTransformer, tokens: Tensor) -> float:
-    """Of the logits: tokens (1, T) read word by word through a cache, and in one pass."""
+    """Returns how far logits differ at most: tokens (1, T) through a cache, and in one pass."""
     caches = new_caches(model, tokens.size(1))
     one_by_one = [model(word, caches=caches)[0] for word in tokens.split(1, dim=1)]
     at_once, _ = model(tokens)
@@ -42,7 +42,7 @@ def largest_difference(model: ToyTransformer, tokens: Tensor) -> float:
 
 @torch.no_grad()
 def next_logits(model: ToyTransformer, length: int, cached: bool) -> Tensor:
-    """The logits after `length` tokens; with a cache, length - 1 of them were read before."""
+    """Returns the logits after `length` tokens; with a cache, the others were read before."""
     caches = new_caches(model, length) if cached else []
     for cache in caches:
         cache.length = length - 1  # their numbers do not matter for the costs
@@ -52,14 +52,14 @@ def next_logits(model: ToyTransformer, length: int, cached: bool) -> Tensor:
 
 
 def on_paper(length: int, way: str) -> int:
-    """The formulas of the top; a cached step is one T-th of a pass over T tokens."""
+    """Returns the formulas of the top; a cached step is one T-th of a pass over T tokens."""
     layer = 16 * length * D_MODEL**2 + 4 * length**2 * D_MODEL
     whole = NUM_LAYERS * layer + 2 * length * D_MODEL * len(VOCABULARY)
     return whole // length if way == "with the cache" else whole
 
 
 def measure(run: Run) -> Numbers:
-    """Operations of one more word, and by how much a cache changes a logit at most.
+    """Returns operations of one more word, and by how much a cache changes a logit at most.
 
     An addition and a multiplication are two operations.
     """
@@ -79,7 +79,7 @@ def measure(run: Run) -> Numbers:
 
 
 def picture(found: Results) -> Figure:
-    """Operations for each word against length: points counted, lines by the formulas."""
+    """Draws operations for each word against length: points counted, lines by the formulas."""
     fig, ax = plt.subplots(figsize=(8, 4.6), layout="constrained")
     last = LENGTHS[-1]
     ends = {}

@@ -56,7 +56,7 @@ SECONDS, HELD = 1.2, 3  # of a page; how many pages long the last one stays
 
 
 def show_sentences(model: ToyTransformer, prompt: Tensor, sampling: Sampling, run: Run) -> None:
-    """Print the greedy sentence and three drawn ones, with what the grammar says.
+    """Prints the greedy sentence and three drawn ones, with what the grammar says.
 
     The first drawn one is filmed.
     """
@@ -74,20 +74,20 @@ def show_sentences(model: ToyTransformer, prompt: Tensor, sampling: Sampling, ru
 
 
 def accepted(sentences: list[list[str]]) -> float:
-    """Share of the sentences that the grammar can make."""
+    """Returns the share of the sentences that the grammar can make."""
     return statistics.mean(sentence_log_probability(words) > -math.inf for words in sentences)
 
 
 @cache
 def grammar_entropy() -> float:
-    """Entropy of a sentence of the grammar in nats: the mean of -ln P over 4,000 that it draws."""
+    """Returns the entropy of a sentence of the grammar in nats, from 4,000 that it draws."""
     rng = random.Random(0)
     sentences = [sample_sentence(rng) for _ in range(4000)]
     return -statistics.mean(sentence_log_probability(sentence.words) for sentence in sentences)
 
 
 def measure(run: Run) -> Numbers:
-    """Share of accepted sentences, and entropy of a sentence, that each rule writes from nothing.
+    """Returns the share of accepted sentences, and the entropy of a sentence, for each rule.
 
     A rule is called by the words that may be drawn and the temperature.
     """
@@ -115,7 +115,7 @@ def measure(run: Run) -> Numbers:
 
 
 def film_page(written: Written, step: int, note: str) -> Figure:
-    """One step: the sentence so far, what its newest word attends to, and the likeliest words."""
+    """Draws one step: the sentence so far, what its newest word attends to, the likeliest words."""
     weights = written.attended[step][-1][0]  # of the last layer: (1, H, n) -> (H, n)
     heads, so_far = weights.shape
     tokens = decode(written.tokens[0].tolist())
@@ -153,7 +153,7 @@ def film_page(written: Written, step: int, note: str) -> Figure:
 
 
 def sentence_film(found: Results) -> Film:
-    """A sentence while it is written."""
+    """Returns a film of a sentence while it is written."""
     written = found.shown["written"]
     note = (
         f"{found.shown['label']} · temperature {found.options.temperature:g} · "
