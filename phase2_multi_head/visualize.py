@@ -1,9 +1,9 @@
 """What does each head look at: trained beside untrained?
 
 Random weights draw pictures, too: courses like to show eight heads of a module that was never
-trained. Here it is measured beside the trained toy model and the same model before training, each
-head for itself. The weights of all heads on every sentence of --sentences are saved to
-data/processed/multi_head_patterns.pt.
+trained. Here we measure such a module beside the trained toy model, and beside the same model
+before training, each head for itself. The weights of all heads on every sentence of --sentences are
+saved to data/processed/multi_head_patterns.pt.
 """
 
 import itertools
@@ -50,7 +50,9 @@ CONTEXT = 1.13  # where the effective context stands beside the lines, which end
 
 
 def total_variation(weights: Tensor, rows: Tensor) -> float:
-    """Half the sum of |difference|, mean over pairs of heads and real rows: 0 alike, 1 far apart.
+    """Returns how far two heads are apart, mean over pairs and real rows: 0 alike, 1 far apart.
+
+    The distance of two rows of weights is half the sum of their absolute differences.
 
     weights: (N, H, T, T); rows: bool (N, T), which words are real.
     """
@@ -61,7 +63,7 @@ def total_variation(weights: Tensor, rows: Tensor) -> float:
 
 
 def describe(name: str, layers: list[Tensor], mask: Tensor) -> dict[str, float]:
-    """Normalised entropy, mean over heads, and how different two heads of a layer are.
+    """Returns normalised entropy, mean over heads, and how different two heads of a layer are.
 
     layers: weights (N, H, T, T) of each; mask: bool (N, 1, T, T), which words are real.
     """
@@ -75,12 +77,12 @@ def describe(name: str, layers: list[Tensor], mask: Tensor) -> dict[str, float]:
 
 
 def row_name(layer: int, head: int) -> str:
-    """What the table of numbers calls a head."""
+    """Returns what the table of numbers calls a head."""
     return f"layer {layer} head {head}"
 
 
 def describe_heads(layers: list[Tensor], before: list[Tensor], mask: Tensor) -> dict[str, float]:
-    """How widely each head spreads its weight; "layer 0 head 1, entropy" is normalised.
+    """Returns how widely each head spreads its weight; "layer 0 head 1, entropy" is normalised.
 
     A head is sharper if its entropy is lower than before training. layers, before: weights
     (N, H, T, T) of each layer, trained and untrained; mask: bool (N, 1, T, T).
@@ -100,7 +102,7 @@ def describe_heads(layers: list[Tensor], before: list[Tensor], mask: Tensor) -> 
 
 
 def sharpest(of_heads: Numbers, names: list[list[str]]) -> str:
-    """What is said of the head with the lowest entropy."""
+    """Returns what is said of the head with the lowest entropy."""
     with_entropy = {}
     for layer, row in enumerate(names):
         for head, name in enumerate(row):
@@ -110,7 +112,7 @@ def sharpest(of_heads: Numbers, names: list[list[str]]) -> str:
 
 
 def recipe_of(make_attention: MakeAttention) -> Recipe:
-    """The recipe of this phase; an attention of the reader's own gets a checkpoint of its own."""
+    """Returns the recipe of this phase; the reader's own attention gets a checkpoint of its own."""
     if make_attention is MultiHeadAttention:
         return MULTI_HEAD_RECIPE
     # With the module in its name, since a copied file may have kept the name of the class.
@@ -119,16 +121,16 @@ def recipe_of(make_attention: MakeAttention) -> Recipe:
 
 
 def on_held_out(trained: Trained) -> tuple[list[Tensor], Tensor]:
-    """Weights of every layer, and which words are real; see training.attention_on."""
+    """Returns the weights of every layer, and which words are real; see training.attention_on."""
     return training.attention_on(trained.model, training.corpus()[1], trained.recipe.objective)
 
 
 @torch.no_grad()
 def measure(run: Run) -> Numbers:
-    """Entropy, how far apart two heads of a layer are, and what each head does, on held-out text.
+    """Returns entropies, and how far two heads of a layer are apart, on held-out sentences.
 
-    Controls: the toy model before training, and, as in the figures of courses, an untrained module
-    with 8 heads and d_model = 512 on 10 random tokens.
+    The controls are the toy model before training and, as in the figures of courses, an untrained
+    module with 8 heads and d_model = 512 on 10 random tokens.
     """
     make_attention = run.options.attention
     recipe = recipe_of(make_attention)
@@ -155,7 +157,7 @@ def measure(run: Run) -> Numbers:
 
 
 def example(trained: Trained, words: list[str]) -> dict[str, Any]:
-    """What the model guesses for a hidden word of a sentence, and how much it loses."""
+    """Returns what the model guesses for a hidden word of a sentence, and how much it loses."""
     hidden = choose_word(words)
     guesses, _ = guess_hidden(trained.model, [words], [hidden])
     [(guess, probability)] = likeliest(guesses[0], 1)
@@ -168,7 +170,7 @@ def example(trained: Trained, words: list[str]) -> dict[str, Any]:
 
 
 def save_patterns(found: Results) -> None:
-    """Save the weights of all heads (L, H, T, T) on each of --sentences."""
+    """Saves the weights of all heads (L, H, T, T) on each of --sentences."""
     model = found.shown["trained"].model
     saved = {text: weights_of(model, tokenize(text)) for text in found.options.all_sentences}
     path = found.options.output_dir / paths.PROCESSED / "multi_head_patterns.pt"
@@ -176,12 +178,12 @@ def save_patterns(found: Results) -> None:
 
 
 def said_role(name: str) -> str:
-    """What a picture calls the role of a head."""
+    """Returns what a picture calls the role of a head."""
     return "no role" if name == NO_NAME else name
 
 
 def grid(found: Results) -> Figure:
-    """Every trained head on one sentence, a layer in each row; below, the last before training."""
+    """Draws every trained head on one sentence, a layer in each row; below, the last untrained."""
     words, names = found.shown["words"], found.shown["names"]
     weights = weights_of(found.shown["trained"].model, words)
     before = weights_of(found.shown["untrained"].model, words)
@@ -206,13 +208,13 @@ def grid(found: Results) -> Figure:
 
 
 def frame_related(ax: Axes, name: str, words: list[str]) -> None:
-    """Frame the cells of the words that a head's role relates, if it is a relation."""
+    """Frames the cells of the words that a head's role relates, if it is a relation."""
     for query, key in related_pairs(name, words):
         frame_cell(ax, query, key, role_color(name))
 
 
 def entropy_bars(found: Results) -> Figure:
-    """How even each head of the first run is: an arrow from before training to after it."""
+    """Draws how even each head of the first run is, as an arrow from before training to after."""
     numbers, names = found.runs[0], found.shown["names"]
     num_heads = sum(len(row) for row in names)
     fig, ax = plt.subplots(figsize=(8.4, 1.6 + 0.42 * num_heads), layout="constrained")
@@ -271,9 +273,10 @@ main = Experiment(
         ),
     ],
     keep=save_patterns,
-    answer="Two heads of a layer are {n[trained, difference]:.2f} apart, before training "
-    "{n[untrained, difference]:.2f}: 0 is alike, 1 no word in common. "
-    "{shown[guess]}, and its excess loss is {shown[excess]:.2f} nats",
+    answer="After training {shown[named]} of the {n[all heads]:.0f} heads have a role, and two "
+    "heads of a layer are {n[trained, difference]:.2f} apart; before it they were "
+    "{n[untrained, difference]:.2f} apart (0: alike, 1: no word in common). {shown[guess]}, and it "
+    "loses {shown[excess]:.2f} nats more than somebody who knows the grammar.",
     options=lambda parser: parser.add_argument(
         "--attention",
         type=cli.attention_class,

@@ -48,7 +48,7 @@ def measure(run: Run) -> Numbers:
 
 
 def draw_waves(ax: Axes, positions: Tensor) -> Axes:
-    """The numbers of each position (T, d): a row for a position, a wave down each column."""
+    """Draws the numbers of each position (T, d): a row for a position, a wave down each column."""
     image = ax.imshow(positions.numpy(), cmap=SIGNED_MAP, vmin=-1, vmax=1, interpolation="nearest")
     ax.figure.colorbar(image, ax=ax, shrink=0.8, ticks=[-1, 0, 1]).outline.set_visible(False)
     ax.set(xlabel="which number of its vector", ylabel="position")
@@ -57,7 +57,7 @@ def draw_waves(ax: Axes, positions: Tensor) -> Axes:
 
 
 def draw_likeness(ax: Axes, cosines: Tensor) -> Axes:
-    """How alike every two positions are (T, T)."""
+    """Draws how alike every two positions are (T, T)."""
     colors = {"cmap": WEIGHT_MAP, "vmin": cosines.min().item(), "vmax": 1}
     image = ax.imshow(cosines.numpy(), interpolation="nearest", **colors)
     ax.figure.colorbar(image, ax=ax, shrink=0.8).outline.set_visible(False)
@@ -66,7 +66,7 @@ def draw_likeness(ax: Axes, cosines: Tensor) -> Axes:
 
 
 def draw_distance(ax: Axes, cosines: Tensor) -> Axes:
-    """One row of that against the distance (T,), with a larger dot where it rises.
+    """Draws one row of that against the distance (T,), with a larger dot where it rises.
 
     Two distances are written beside it: the further one is the more alike.
     """
@@ -102,9 +102,9 @@ main = Experiment(
     picture=picture,
     title="Positions far apart are less alike, but the likeness falls in waves",
     note=f"sinusoidal positions of {D_MODEL} numbers, as our models have; nothing is trained",
-    answer="On average, yes: the cosine of two positions is {n[cosine, 1]:.2f} at 1 place and "
-    "{n[cosine, 63]:.2f} at 63. But at {n[distances at which it rises]:.0f} of these distances it "
-    "rises, for example from {n[cosine, 28]:.2f} at 28 places to {n[cosine, 32]:.2f} at 32",
+    answer="On average, yes: the likeness (cosine) of two positions falls from {n[cosine, 1]:.2f} "
+    "if they are 1 place apart to {n[cosine, 63]:.2f} if they are 63 apart. But not always: in "
+    "between it rises again, for example from 28 places to 32.",
 )
 
 if __name__ == "__main__":

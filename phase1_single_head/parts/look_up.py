@@ -1,8 +1,9 @@
 """Can attention look into another sequence, and find the right place?
 
-The other sequence is a list of facts in random order, "cat: red", "mat: soft", and the questions
-are nouns: which adjective belongs to "mat"? The fact with the same noun is the right one, so every
-weight is right or wrong. Compared with the same model before training, and with chance.
+The other sequence is a list of facts in random order, such as "cat: red" and "mat: soft". The
+questions are nouns: which adjective belongs to "mat"? The fact with the same noun is the right one,
+so we can say of every weight whether it is right or wrong. We compare the model with itself before
+training, and with chance.
 """
 
 import matplotlib.pyplot as plt
@@ -32,7 +33,7 @@ def fact_labels(facts: Facts) -> list[str]:
 
 
 def measure(run: Run) -> Numbers:
-    """Shares of questions in 500 lists not trained on.
+    """Returns shares of the questions in 500 lists that no training has seen.
 
     An alignment is right if the largest weight of a question lies on the fact that answers it.
     """
@@ -56,14 +57,20 @@ def picture(found: Results) -> Figure:
     return fig
 
 
+def answer(n: Numbers) -> str:
+    """Returns the answer: yes if it finds more than half of the facts."""
+    found = "{n[right alignments]:.0%} of the questions put their largest weight on the fact that"
+    said = "Yes" if n["right alignments"] > 0.5 else "Not after so little training"
+    return f"{said}: {found} answers them, and before training {{n[before training]:.0%}} did."
+
+
 main = Experiment(
     measure,
     picture=picture,
     title="{n[right alignments]:.0%} of the questions find their fact in another sequence",
     note=f"trained {STEPS} steps · darker: more weight · outlined: the right fact · "
     "hatched: hidden",
-    answer="{n[right alignments]:.0%} of the questions look at their fact, "
-    "{n[before training]:.0%} before training",
+    answer=answer,
 )
 
 if __name__ == "__main__":

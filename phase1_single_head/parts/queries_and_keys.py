@@ -1,9 +1,10 @@
 """Why do queries and keys need two projections, and not one for both?
 
-Each of seven weekdays should look at the next, and Sunday at Monday: a ring. If W_q = W_k, "x
-looks at y" has the score of "y looks at x", q_x · q_y. So the product of all weights is the same
-forward and backward around the ring. And a day's forward and backward weight together are at most
-1. So the geometric mean of the forward weights is at most 1/2.
+Each of seven weekdays should look at the next day, and Sunday at Monday: a ring. We train it with
+one matrix for queries and keys, and with two. If W_q = W_k, the score of "x looks at y" is that of
+"y looks at x", because both are q_x · q_y. So around the ring the product of all forward weights is
+the product of all backward weights. A day's forward and backward weights add up to at most 1, so
+the geometric mean of the forward weights is at most 1/2.
 """
 
 import math
@@ -41,7 +42,7 @@ def learn_to_look(targets: list[int], seed: int, projections: int) -> float:
 
 
 def measure(run: Run) -> Numbers:
-    """Weight on the next day after 200 steps."""
+    """Returns the weight on the next day after 200 steps."""
     return {
         "separate": learn_to_look(NEXT_DAY, run.seed, projections=2),
         "shared": learn_to_look(NEXT_DAY, run.seed, projections=1),
@@ -50,8 +51,8 @@ def measure(run: Run) -> Numbers:
 
 main = Experiment(
     measure,
-    answer="With two matrices {n[separate]:.2f} of the weight lies on the next day, "
-    "with one {n[shared]:.2f}",
+    answer="Because with one projection for both, x scores y exactly as y scores x: then "
+    "{n[shared]:.2f} of a day's weight lies on the next day, and with two {n[separate]:.2f}.",
 )
 
 if __name__ == "__main__":

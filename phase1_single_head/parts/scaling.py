@@ -1,12 +1,12 @@
 """What does dividing by √d_k do to softmax, to gradients, and to learning?
 
-First on random vectors: a query, six keys and six values of independent numbers with variance 1.
-L is the output, and its gradients say how far it moves when the scores or the query move a little.
+We look at random vectors first: a query, six keys and six values of independent numbers with
+variance 1. L is the output; its gradients say how far it moves if scores or query move a little.
 
-Then in training, at d_k = 64, and at 16 as in all our models of four heads: one head must look at
-the symbols 1 and 3 places before, with the division or without it. At 64 a third head has no
-division either, but its W_q starts smaller by √d_k, as in T5. So its first scores are those of the
-divided head, yet each step of AdamW moves them √d_k times as far, whatever the learning rate.
+Then we train heads of d_k = 64, and of 16 as in all our models of four heads. One head must look at
+the symbols 1 and 3 places before, with the division or without it. At 64 a third head is not
+divided either, but its W_q starts √d_k times smaller, as in T5. So its first scores are those of
+the divided head, yet each step of AdamW moves them √d_k times as far, whatever the learning rate.
 All else is alike: batches, steps, learning rates and, at one d_k, parameters.
 """
 
@@ -98,12 +98,12 @@ def at_each_rate(name: str, variant: str, d_k: int, run: Run) -> dict[str, float
 
 
 def at_small(variant: str) -> str:
-    """What the numbers of a head of the smaller d_k are called."""
+    """Returns what the numbers of a head of the smaller d_k are called."""
     return f"d_k = {SMALL}, {variant}"
 
 
 def measure(run: Run) -> Numbers:
-    """Of the vectors, by d_k, divided and not; of training, by variant and learning rate."""
+    """Returns what random vectors do at each d_k, and what heads learn at each learning rate."""
     found = of_each_size(run.seed)
     for variant in VARIANTS:
         found |= at_each_rate(variant, variant, LARGE, run)
@@ -118,53 +118,58 @@ def measure(run: Run) -> Numbers:
 CLAIMS = (
     Claim(
         id="C010",
-        text="Without the division by √d_k training fails: one head of d_k = 64 that must look at "
-        "two places at once, 300 steps of AdamW, at each of three learning rates",
+        text="Without the division by √d_k training fails. We asked it of one head of d_k = 64 "
+        "that must look at two places at once, after 300 steps of AdamW, at each of three learning "
+        "rates.",
         source='course notes, "Why Scaling Matters"',
-        rule="at its best learning rate of 0.001, 0.003 and 0.01 at least 0.3 fewer right than "
-        "with it at its own best",
+        rule="the share of right answers without the division, at the best learning rate of 0.001, "
+        "0.003 and 0.01, is at least 0.3 lower than with the division at its own best",
         effect=lambda n: n["divided, best rate"] - n["not divided, best rate"],
         at_least=0.3,
         oracle={"divided, *": 1.0, "*": 1 / TwoPlaces.SYMBOLS},
         null={"*": 1.0},
-        revised="asked for failure at 8, 16 and 128, too, and at one learning rate alone",
+        revised="the rule had asked for failure at d_k = 8, 16 and 128, too, and at one learning "
+        "rate alone",
         explored=10,
     ),
     Claim(
         id="C011",
-        text="The division by √d_k is critical at d_k = 16, too: one head of d_k = 16 that must "
-        "look at two places at once, 300 steps of AdamW, at each of two learning rates",
-        source='course notes, "Learning Outcomes", said of models with d_k = 16',
-        rule="as for d_k = 64: at its best learning rate of 0.003 and 0.01 at least 0.3 fewer "
-        "right than with it at its own best",
+        text="The division by √d_k is critical for heads of only 16 numbers, too. We asked it of "
+        "one head of d_k = 16 that must look at two places at once, after 300 steps of AdamW, at "
+        "each of two learning rates.",
+        source='course notes, "Learning Outcomes", where it is said of models with d_k = 16',
+        rule="the share of right answers without the division, at the best learning rate of 0.003 "
+        "and 0.01, is at least 0.3 lower than with the division at its own best",
         effect=lambda n: n["d_k = 16, divided, best rate"] - n["d_k = 16, not divided, best rate"],
         at_least=0.3,
         oracle={"d_k = 16, divided, *": 1.0, "*": 1 / TwoPlaces.SYMBOLS},
         null={"*": 1.0},
-        revised="was tried at 0.001, too, where both learned less with each of ten seeds",
+        revised="a learning rate of 0.001 had been tried, too, where both heads learned less in "
+        "each of the ten seeds",
         explored=2,
     ),
     Claim(
         id="smaller-start",
-        text="With AdamW and one learning rate for all weights, a W_q that starts smaller by √d_k "
-        "learns less in 300 steps than the division does: one head of d_k = 64 that must look at "
-        "two places at once, each at the best of three learning rates",
-        source='asked of Raffel et al. 2020, whose code says "equivalent under Adafactor", where '
-        "steps are relative to the size of a matrix",
-        rule="at its best learning rate of 0.001, 0.003 and 0.01 at least 0.2 fewer right than "
-        "with the division at its best",
+        text="A head whose W_q starts √d_k times smaller learns less than a head whose scores are "
+        "divided by √d_k. We asked it of one head of d_k = 64 that must look at two places at "
+        "once, after 300 steps of AdamW with one learning rate for all weights, each at the best "
+        "of three learning rates.",
+        source='our question to Raffel et al. 2020, whose code says "equivalent under Adafactor", '
+        "an optimizer whose steps are relative to the size of a matrix",
+        rule="the share of right answers with the smaller start, at its best learning rate of "
+        "0.001, 0.003 and 0.01, is at least 0.2 lower than with the division at its best",
         effect=lambda n: n["divided, best rate"] - n["smaller W_q, best rate"],
         at_least=0.2,
         oracle={"divided, *": 1.0, "*": 0.3},
         null={"*": 1.0},
-        revised="was 'learns as fast', at one learning rate",
+        revised="the claim had been that the smaller start learns as fast, at one learning rate",
         explored=10,
     ),
 )
 
 
 def draw_largest(ax: Axes, found: Results) -> Axes:
-    """How much of the weight one of six keys takes, against d_k."""
+    """Draws how much of the weight one of six keys takes, against d_k."""
     lines = {way: found.row(f"largest weight, {way}", DRAWN) for way in WAYS}
     charts.lines(ax, DRAWN, lines, COLORS, guess=1 / NUM_KEYS, guess_name="even")
     ax.set(ylim=(0, 1.03), xlabel="d_k", ylabel="largest of six weights")
@@ -173,7 +178,7 @@ def draw_largest(ax: Axes, found: Results) -> Axes:
 
 
 def draw_gradients(ax: Axes, found: Results) -> Axes:
-    """How long three gradients are, against d_k, divided and not."""
+    """Draws how long three gradients are, against d_k, divided and not."""
     ax.set(yscale="log", ylim=(0.03, 1.5), xlabel="d_k", ylabel="gradient at query or scores")
     not_divided = {}
     for gradient, name in GRADIENTS.items():
@@ -189,7 +194,7 @@ def draw_gradients(ax: Axes, found: Results) -> Axes:
 
 
 def draw_learned(ax: Axes, found: Results, names: dict[str, str], d_k: int) -> Axes:
-    """What is learned at each learning rate; names: variant -> what its numbers are called."""
+    """Draws what is learned at each learning rate; names: variant -> the name of its numbers."""
     rates = RATES[d_k]
     columns = [f"rate {rate}" for rate in rates]
     lines = {variant: found.row(name, columns) for variant, name in names.items()}
@@ -218,10 +223,10 @@ main = Experiment(
     title="Without the division by √d_k a head of d_k = 64 learns little",
     note="above: one head must look at two places at once; learning rates of AdamW · "
     "below: untrained\nsmaller W_q: not divided, but W_q starts smaller by √d_k",
-    answer="At d_k = 64 {n[divided, best rate]:.0%} are right with the division, "
-    "{n[not divided, best rate]:.0%} without it and {n[smaller W_q, best rate]:.0%} with a W_q "
-    "that starts smaller; at d_k = 16 {n[d_k = 16, not divided, best rate]:.0%} without it "
-    "(each at its best learning rate)",
+    answer="It keeps softmax from giving one key nearly all the weight, and so it keeps the "
+    "gradients at the scores from fading as d_k grows. After training, a head of d_k = 64 gets "
+    "{n[divided, best rate]:.0%} of its answers right with the division, and "
+    "{n[not divided, best rate]:.0%} without it.",
 )
 
 if __name__ == "__main__":

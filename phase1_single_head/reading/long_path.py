@@ -1,10 +1,11 @@
 """How far does the last output move if the first word does?
 
-The answer is the gradient |d last output / d first word|: where it is 0, the last word can learn
-nothing from the first. Outputs of different layers differ in size, so the gradient is divided by
-the size of the output. And since a nudge may move everything, it is asked, too, how much of all
-that moves the last output is the first word. Nothing is trained: the weights are those that torch
-starts with. Two LSTMs have forget gates that start open; one attention has its residual stream.
+We measure it by the gradient |d last output / d first word|: where it is 0, the last word can
+learn nothing from the first. Outputs of different layers differ in size, so we divide the gradient
+by the size of the output. A nudge may move everything, so we also ask for a share: of all that
+moves the last output, how much is the first word? Nothing is trained, the weights are those that
+torch starts with. We compare attention, also with its residual stream, with an RNN and with LSTMs,
+two of which have forget gates that start open.
 """
 
 import statistics
@@ -41,7 +42,7 @@ class ResidualAttention(SelfAttention):
     """x + attention(x), as in a transformer."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x (B, T, d_model) -> output (B, T, d_model) and weights."""
+        """Returns the output (B, T, d_model) of x (B, T, d_model), and the weights."""
         output, weights = super().forward(x)
         return x + output, weights
 
@@ -76,7 +77,7 @@ def lengths_of(vectors: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """How the last output answers to each word: gradients (T,), and its own size.
+    """How the last output reacts to each word: gradients (T,), and its own size.
 
     An output counts as the sum of its numbers. Its size is the root mean square of them.
     """
@@ -86,17 +87,17 @@ class Sensitivity:
 
     @property
     def first_word(self) -> float:
-        """How far the last output moves with the first word, in sizes of the output."""
+        """Returns how far the last output moves with the first word, in sizes of the output."""
         return self.gradients[0].item() / self.size
 
     @property
     def share_of_first(self) -> float:
-        """The first word's share of all that moves the last output, in even shares."""
+        """Returns the first word's share of all that moves the last output, in even shares."""
         return (len(self.gradients) * self.gradients[0] / self.gradients.sum()).item()
 
 
 def sensitivity(layer: nn.Module, length: int) -> Sensitivity:
-    """Returns how the last output of a layer answers to random words, in float64."""
+    """Returns how the last output of a layer reacts to random words, in float64."""
     x = torch.randn(1, length, SIZE, dtype=torch.float64, requires_grad=True)
     outputs, _ = layer.double()(x)  # and weights, or the last state
     last = outputs[0, -1]
@@ -126,14 +127,16 @@ def share_of_first(n: Numbers, name: str) -> float:
 CLAIMS = (
     Claim(
         id="open-gates-share",
-        text="Of all that moves the last of 512 outputs the first word is more in an LSTM whose "
-        "forget gates start wide open (bias 5) than in a layer of attention, where it has about "
-        "its even share; with the customary bias of 1 it is nothing (size 32, before any training)",
-        source="our question to course notes, Gradient flow; the bias is that of Gers et al. 2000, "
-        "1 in Jozefowicz et al. 2015",
-        rule="in even shares (1/512 of the sum of all words' gradients) the first word has at "
-        "least twice as much in the LSTM with bias 5 as in attention, there 0.5 to 2, and with "
-        "bias 1 at most a millionth",
+        text="In an LSTM whose forget gates start wide open, the first word of a long text has a "
+        "larger share in the last output than in a layer of attention. The share is that of all "
+        "that moves the last output. In attention the first word has about its even share, and in "
+        "an LSTM with the customary bias of 1 it has nothing. We asked it of 512 words and layers "
+        "of size 32, before any training; wide open means a bias of 5.",
+        source="our question to the course notes, Gradient flow; the bias is that of Gers et al. "
+        "2000, and it is 1 in Jozefowicz et al. 2015",
+        rule="the first word has at least twice as many even shares (1/512 of the sum of all "
+        "words' gradients) in the LSTM with bias 5 as in attention, where it has 0.5 to 2 of "
+        "them, and at most a millionth of one in the LSTM with bias 1",
         effect=lambda n: share_of_first(n, "LSTM, bias 5") / share_of_first(n, "attention"),
         at_least=2,
         also=lambda n: (
@@ -175,10 +178,10 @@ main = Experiment(
     note="bias: of the forget gates, the higher the more is kept · x + attention: with a residual "
     "connection\n"
     f"untrained, torch's initial weights, vectors of {SIZE} numbers, median of {NUM_DRAWS} draws",
-    answer="The first of 512 words has {n[attention, even shares of the first of 512]:.1f} even "
-    "shares in what moves the last output of attention, "
-    "{n[LSTM, bias 5, even shares of the first of 512]:.1f} in an LSTM with wide open gates, "
-    "{n[LSTM, bias 1, even shares of the first of 512]:.0e} with the customary ones",
+    answer="That depends on the layer. Of all that moves the last output, the first of 512 words "
+    "is {n[attention, even shares of the first of 512]:.1f} times an even share in attention, "
+    "{n[LSTM, bias 5, even shares of the first of 512]:.1f} times in an LSTM whose gates start "
+    "wide open, and next to nothing in an LSTM with the customary gates.",
 )
 
 if __name__ == "__main__":

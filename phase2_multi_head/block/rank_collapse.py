@@ -1,9 +1,10 @@
 """Why the residual connection: what does attention alone do to the words?
 
-Every output of attention is a mean of the same values, and alike words have alike outputs. A
-residual connection adds the words themselves back. How far is X from rank one, where every word is
-the same vector? Compared are stacks of 24 layers with initial weights, by parts of a block
-(block_by_parts.py), and the trained toy model with its residual connections left out.
+Every output of attention is a mean of the same values, and words that are alike have outputs that
+are alike. A residual connection adds the words themselves back. So we measure how far the matrix X
+of all words is from rank one, where every word is the same vector. We compare stacks of 24 layers
+with initial weights, by parts of a block (block_by_parts.py), and the trained toy model with and
+without its residual connections.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +36,7 @@ COLORS = {
 
 
 def distance_to_rank_one(x: Tensor) -> Tensor:
-    """||X - 1 xᵀ|| / ||X||, Frobenius, (..., T, d) -> (...,).
+    """Returns ||X - 1 xᵀ|| / ||X|| in the Frobenius norm, (..., T, d) -> (...,).
 
     It is 0 if all rows are the same, 1 if their mean is 0. x is the mean row of X, (d,): for this
     norm it is the nearest.
@@ -50,7 +51,7 @@ def distance_to_rank_one(x: Tensor) -> Tensor:
 def distances(
     x: Tensor, blocks: Sequence[Block], layer: Callable[[Block, Tensor], Tensor]
 ) -> list[float]:
-    """Distance of x (B, T, d_model) to rank one, before the first layer and after each.
+    """Returns the distance of x (B, T, d_model) to rank one, before the first layer and after each.
 
     It is the mean over the batch. Where it falls below FLOOR it is only rounding, and counts as
     FLOOR from there on.
@@ -67,7 +68,7 @@ def distances(
 
 @torch.no_grad()
 def new_stack(initial: str, seed: int) -> tuple[Tensor, nn.ModuleList]:
-    """Random words (1, T, d_model) and new blocks, float64.
+    """Returns random words (1, T, d_model) and new blocks, in float64.
 
     Xavier weights come without biases, as in the paper. They are larger than nn.Linear's own, by
     √3 for a square matrix.
@@ -84,10 +85,10 @@ def new_stack(initial: str, seed: int) -> tuple[Tensor, nn.ModuleList]:
 
 
 def measure(run: Run) -> Numbers:
-    """Layers until all words are alike, and distance to rank one after the last of 24 layers.
+    """Returns layers until all words are alike, and the distance to rank one after 24 layers.
 
-    Trained: two layers, on sentences of eight words, as they are and with their residual
-    connections left out.
+    The trained model has two layers. It reads sentences of eight words, as it is and with its
+    residual connections left out.
     """
     numbers = {}
     for initial in INITIAL:
@@ -111,7 +112,7 @@ def measure(run: Run) -> Numbers:
 
 
 def picture(found: Results) -> Figure:
-    """The distance layer by layer with Xavier weights, by parts of a block."""
+    """Draws the distance layer by layer with Xavier weights, by parts of a block."""
     fig, ax = plt.subplots(figsize=(8.6, 4.6), layout="constrained")
     ax.set(yscale="log", ylim=(FLOOR / 5, 3), xlabel="layers", ylabel="how different the words are")
     ax.set_yticks([1, 1e-5, 1e-10, FLOOR], ["1", "10⁻⁵", "10⁻¹⁰", "alike to the\nlast digit"])
@@ -126,10 +127,10 @@ main = Experiment(
     title="Without residual connections a few layers make all words alike",
     note="a block: attention and a small network, each with a norm and a residual connection\n"
     f"{NUM_LAYERS} layers with Xavier weights, untrained, {LENGTH} random words",
-    answer="Attention alone makes words alike in "
-    "{n[attention alone, Xavier, layers until alike]:.0f} layers; after 24 whole blocks they are "
-    "{n[whole block, Xavier]:.2g} apart; in the trained model {n[trained, with residual]:.2f}, and "
-    "{n[trained, without]:.2g} without the additions",
+    answer="Because attention alone makes all words alike: after "
+    "{n[attention alone, Xavier, layers until alike]:.0f} layers they are one vector, up to "
+    "rounding. After 24 whole blocks, which have residual connections, the words are still "
+    "{n[whole block, Xavier]:.2g} apart (0: alike, 1: their mean is 0).",
 )
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@
                                           vectors of d a word
                  20 T d bytes             fused: no matrix T x T
 
-Torch counts the operations and the allocator the bytes (one sequence, float32, nothing kept for
-training): a formula that is right at every measured length may be trusted where no machine follows.
+Torch counts the operations, and the allocator counts the bytes, for one sequence in float32 with
+nothing kept for training. We compare both with the formulas: a formula that is right at every
+measured length may be trusted at lengths that no machine can hold.
 """
 
 from functools import partial
@@ -33,7 +34,7 @@ KINDS_OF_MEMORY = {"in steps": "step by step:\nT × T tables", "fused": "fused: 
 
 
 def peak_bytes(way: str, length: int, d_model: int = D_MODEL, num_heads: int = NUM_HEADS) -> int:
-    """The most that a layer needs at one time, on paper.
+    """Returns the most that a layer needs at one time, on paper.
 
     In steps that is when the values are averaged: queries, divided queries, keys, values, means,
     scores, weights. Or else, if T < d_k, at the end: in place of scores and divided queries, the
@@ -47,14 +48,14 @@ def peak_bytes(way: str, length: int, d_model: int = D_MODEL, num_heads: int = N
 
 @torch.no_grad()
 def measured_peak(way: str, length: int, d_model: int = D_MODEL, num_heads: int = NUM_HEADS) -> int:
-    """Peak bytes of a forward pass over one sequence, on the CPU."""
+    """Returns the peak bytes of a forward pass over one sequence, on the CPU."""
     layer = LAYERS[way](d_model, num_heads, bias=False)
     return peak_memory(partial(layer, torch.randn(1, length, d_model)))
 
 
 @torch.no_grad()
 def costs_of(num_heads: int) -> dict[str, int]:
-    """Parameters, operations and numbers in the weights of a layer; d_model = 512, 128 tokens."""
+    """Returns parameters, operations and numbers in the weights; d_model = 512, 128 tokens."""
     layer, x = MultiHeadAttention(512, num_heads, bias=False), torch.randn(1, 128, 512)
     return {
         "parameters": sum(parameter.numel() for parameter in layer.parameters()),
@@ -64,7 +65,7 @@ def costs_of(num_heads: int) -> dict[str, int]:
 
 
 def measure(run: Run) -> Numbers:
-    """Costs by heads, and how often as many bytes it takes for 4 times as many tokens."""
+    """Returns costs by heads, and how many times the bytes 4 times as many tokens take."""
     lengths = QUICK_LENGTHS if run.options.quick else LENGTHS
     numbers = {}
     for heads in (1, 8, 32):
@@ -80,7 +81,7 @@ def measure(run: Run) -> Numbers:
 
 
 def picture(found: Results) -> Figure:
-    """Peak memory against length: formulas as lines, dashed where nothing was measured."""
+    """Draws peak memory against length: formulas as lines, dashed where nothing was measured."""
     fig, ax = plt.subplots(figsize=(8.6, 4.6), layout="constrained")
     ends = {}
     for way, color in COLORS.items():
@@ -109,9 +110,10 @@ main = Experiment(
     title="For a million tokens, T × T tables take {shown[times]:,.0f} times the memory of fused "
     "attention",
     note=f"one small layer: d_model = {D_MODEL}, {NUM_HEADS} heads, untrained",
-    answer="32 heads take the parameters and operations of one, and 32 times the weights; memory "
-    "for 4 times the tokens grows {n[in steps, growth]:.1f} times in steps, {n[fused, growth]:.1f} "
-    "times fused",
+    answer="By heads, 32 of them cost the parameters and operations of one, and 32 times the "
+    "tables of weights. By length, the memory for 4 times the tokens grows "
+    "{n[in steps, growth]:.1f} times if attention is computed step by step, and "
+    "{n[fused, growth]:.1f} times if it is fused.",
 )
 
 if __name__ == "__main__":

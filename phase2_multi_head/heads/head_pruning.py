@@ -1,9 +1,10 @@
 """How many of its heads does a trained model need?
 
-Heads are removed, without training again: each as the only one, then greedily, the cheapest of
-those that are left. The loss may rise by less than 0.01 nats, by the upper end of its 95 % interval
-(bootstrap; Efron 1979). Two tasks: the toy language, two layers of four heads; and two look-ups at
-once, one layer of eight, as trained in heads/two_lookups.py.
+We remove heads and do not train again: first each as the only one, then greedily, each time the
+cheapest of those that are left. A head can go if the loss rises by less than 0.01 nats, judged by
+the upper end of its 95 % interval (bootstrap; Efron 1979). We ask it in two tasks: in the toy
+language, of two layers of four heads, and in two look-ups at once, of one layer of eight heads, as
+trained in heads/two_lookups.py.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +32,7 @@ STEPS = 200  # of two look-ups
 
 
 def two_lookups(seed: int, steps: int) -> Sampled:
-    """A new model with eight heads of size 8; its examples are strings that it has not seen."""
+    """Returns a new model with eight heads of size 8, and examples that it has not seen."""
     model, symbols, answers = train_two_lookups(8, seed, steps)
 
     def losses() -> Tensor:
@@ -44,9 +45,9 @@ def two_lookups(seed: int, steps: int) -> Sampled:
 def greedy_order(
     heads: Sequence[LayerAndHead], loss: Callable[[frozenset[LayerAndHead]], float]
 ) -> list[LayerAndHead]:
-    """At each step remove the head without which the loss is lowest.
+    """Returns the heads in the order of removal: next is the one without which the loss is lowest.
 
-    It is measured without those that are gone already.
+    The loss is measured without those that are gone already.
     """
     left, removed = list(heads), []
     while left:
@@ -57,7 +58,7 @@ def greedy_order(
 
 
 def greedy_rises(model: Sampled) -> Tensor:
-    """How much the loss on each example rises with 0 to all heads removed -> (heads + 1, B)."""
+    """Returns how much the loss on each example rises without 0 to all heads (heads + 1, B)."""
     losses = cache(model.losses_without)
     order = greedy_order(model.heads, lambda removed: losses(removed).mean().item())
     without = [losses(frozenset(order[:count])) for count in range(len(order) + 1)]
@@ -65,7 +66,7 @@ def greedy_rises(model: Sampled) -> Tensor:
 
 
 def measure(run: Run) -> Numbers:
-    """How many of eight heads can go, and nats that the loss rises by without the cheapest."""
+    """Returns how many of eight heads can go, and what the loss rises by without the cheapest."""
     sentences = 40 if run.options.quick else training.NUM_HELD_OUT
     models = {
         "toy language": language_model(load_multi_head_model(run.options, run.seed), sentences),
@@ -82,11 +83,17 @@ def measure(run: Run) -> Numbers:
     return numbers
 
 
-main = Experiment(
-    measure,
-    answer="For less than 0.01 nats {n[toy language, share that can go together]:.0%} of the heads "
-    "can go in the toy language, {n[two look-ups, share that can go together]:.0%} in two look-ups",
-)
+def answer(n: Numbers) -> str:
+    """Returns the answer, in shares of all heads that cannot go."""
+    language = 1 - n["toy language, share that can go together"]
+    lookups = 1 - n["two look-ups, share that can go together"]
+    return (
+        f"To lose less than {TOLERANCE} nats, a model needs {language:.0%} of its heads in the toy "
+        f"language and {lookups:.0%} of them in two look-ups."
+    )
+
+
+main = Experiment(measure, answer=answer)
 
 if __name__ == "__main__":
     main.run()

@@ -3,8 +3,9 @@
     Concat(head_1, ..., head_H) W_O  =  head_1 W_O^1 + ... + head_H W_O^H
                               W_O^h  =  rows h d_k to (h + 1) d_k of W_O
 
-It lets every head write to all of d_model, and heads add up, each by its own part of W_O (Elhage et
-al. 2021). With one head of full size, W_V and W_O are two matrices in a row and could be one. The
+W_O lets every head write to all of d_model, and it adds the heads up, each through its own part of
+W_O (Elhage et al. 2021). With one head of full size, W_V and W_O are two matrices in a row and
+could be one. We make them one, with one head and with four, and see how far the output changes. The
 picture has the product above for one word, in small whole numbers.
 """
 
@@ -31,7 +32,7 @@ MIDDLE, RIGHT, SUM = 9.5, 19, 8.7  # where W_O and the products begin, and the r
 
 
 def folded(attention: MultiHeadAttention) -> MultiHeadAttention:
-    """One matrix in place of two: W_V becomes W_V W_O, and W_O the identity; no biases."""
+    """Returns a copy in which W_V is W_V W_O, and W_O the identity: one matrix in place of two."""
     result = copy.deepcopy(attention)
     # nn.Linear holds the transposed matrix, so W_O comes first.
     result.w_v.weight.copy_(attention.w_o.weight @ attention.w_v.weight)
@@ -40,7 +41,7 @@ def folded(attention: MultiHeadAttention) -> MultiHeadAttention:
 
 
 def columns_written(attention: MultiHeadAttention, x: Tensor) -> int:
-    """Columns of the output that the values of head 0 can change."""
+    """Returns how many columns of the output the values of head 0 can change."""
     changed = copy.deepcopy(attention)
     changed.w_v.weight[: D_MODEL // attention.num_heads] += 1.0
     differs = attention(x)[0] != changed(x)[0]
@@ -49,7 +50,7 @@ def columns_written(attention: MultiHeadAttention, x: Tensor) -> int:
 
 @torch.no_grad()
 def measure(run: Run) -> Numbers:
-    """Largest differences of the output, and columns that head 0 writes to; random weights."""
+    """Returns largest differences of the output, and columns that head 0 writes to."""
     torch.manual_seed(run.seed)
     x, numbers = torch.randn(2, 7, D_MODEL, dtype=torch.float64), {}
     for heads in (1, NUM_HEADS):
@@ -64,7 +65,7 @@ def measure(run: Run) -> Numbers:
 
 @torch.no_grad()
 def small_example() -> tuple[Tensor, Tensor, Tensor]:
-    """What four heads of d_v = 2 found for one word, W_O (8, 8), and what each head adds (4, 8).
+    """Returns what four heads found for one word, W_O (8, 8), and what each head adds (4, 8).
 
     What they found is side by side, (4, 8): a row for each head, 0 in the columns of the others.
     """
@@ -77,7 +78,7 @@ def small_example() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def picture(_: Results) -> Figure:
-    """What each head writes, without W_O and with it: each beside its rows of W_O, and the sum."""
+    """Draws what each head writes, without W_O and with it, beside its rows of W_O, and the sum."""
     side_by_side, matrix, added = small_example()
     fig, ax = plt.subplots(figsize=(9, 4.5), layout="constrained")
     by_head = np.repeat(COLORS, 2)  # of the eight columns, and of the rows of W_O
@@ -105,7 +106,7 @@ def picture(_: Results) -> Figure:
 def draw_product(
     ax: Axes, y: float, heads: Tensor, output: Tensor, colors: Sequence[str], color: str
 ) -> None:
-    """One row: heads (8,) in their colors, times W_O, is output (8,) in its color."""
+    """Draws one row: heads (8,) in their colors, times W_O, is output (8,) in its color."""
     charts.cells(ax, 0, y, heads[None], [colors])
     charts.cells(ax, RIGHT, y, output[None], [[color] * 8])
     draw_sign(ax, 8.75, y + 0.5, "×")
@@ -121,8 +122,10 @@ main = Experiment(
     picture=picture,
     title="W_O lets every head write to every column, and adds the heads up",
     note=f"one word, made-up whole numbers: {NUM_HEADS} heads of d_v = 2, d_model = 8",
-    answer="With W_O a head writes to {n[columns that head 0 writes to, with W_O]:.0f} "
-    f"of {D_MODEL} columns, without to {{n[columns that head 0 writes to, without]:.0f}}",
+    answer="It lets every head write to all columns, and adds the heads up: with W_O a head writes "
+    f"to {{n[columns that head 0 writes to, with W_O]:.0f}} of {D_MODEL} columns, without it to "
+    "{n[columns that head 0 writes to, without]:.0f}. With one head of full size it is not needed, "
+    "because W_V and W_O could be one matrix.",
 )
 
 if __name__ == "__main__":

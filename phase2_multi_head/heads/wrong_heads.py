@@ -1,11 +1,13 @@
 """How is multi-head attention written wrong, without any shape that tells?
 
-1. Reshape without the transpose. (B, T, d_model) viewed as (B, H, T, d_k) has the right shape, but
-   a head's rows are then pieces of neighbouring words. The picture has three words of six numbers,
-   cut into two heads.
-2. Slice the input. Cut x itself into H slices and send all of them through one small projection of
-   d_k x d_k. It is often printed, and it trains. But head h never sees the other slices, and all
-   heads ask the same question.
+We show two mistakes, and measure the second beside the right module.
+
+1. Somebody reshapes and forgets the transpose. (B, T, d_model) viewed as (B, H, T, d_k) has the
+   right shape, but a head's rows are then pieces of neighbouring words. The picture has three words
+   of six numbers, cut into two heads.
+2. Somebody slices the input: x itself is cut into H slices, which all go through one small
+   projection of d_k x d_k. It is often printed, and it trains. But head h never sees the other
+   slices, and all heads ask the same question.
 """
 
 import matplotlib.pyplot as plt
@@ -43,7 +45,7 @@ class SlicedInput(nn.Module):
         self.w_o = nn.Linear(d_model, d_model)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T)."""
+        """Returns the output (B, T, d_model) of x (B, T, d_model), and weights (B, H, T, T)."""
         slices = split_heads(x, self.num_heads)  # -> (B, H, T, d_k), not projected
         query, key, value = self.w_q(slices), self.w_k(slices), self.w_v(slices)
         heads, weights = scaled_dot_product_attention(query, key, value, mask)
@@ -51,7 +53,7 @@ class SlicedInput(nn.Module):
 
 
 def columns_read(attention: nn.Module) -> int:
-    """How many columns of x can change the weights of head 0: those with a gradient."""
+    """Returns how many columns of x can change the weights of head 0: those with a gradient."""
     x = torch.randn(1, 7, D_MODEL, dtype=torch.float64, requires_grad=True)
     _, weights = attention(x)
     upstream = torch.randn(7, 7, dtype=torch.float64)
@@ -61,7 +63,7 @@ def columns_read(attention: nn.Module) -> int:
 
 @torch.no_grad()
 def apart_on_equal_slices(attention: nn.Module) -> float:
-    """Largest difference between two heads where all slices of x hold the same numbers.
+    """Returns how far two heads differ at most if all slices of x hold the same numbers.
 
     It is 0 if both heads ask the same.
     """
@@ -72,7 +74,7 @@ def apart_on_equal_slices(attention: nn.Module) -> float:
 
 
 def measure(run: Run) -> Numbers:
-    """What head 0 reads, how far two heads are apart, and parameters; random weights."""
+    """Returns what head 0 reads, how far two heads are apart, and parameters; random weights."""
     torch.manual_seed(run.seed)
     numbers = {}
     for name, make in (("multi-head", MultiHeadAttention), ("sliced input", SlicedInput)):
@@ -84,18 +86,18 @@ def measure(run: Run) -> Numbers:
 
 
 def numbered_words() -> Tensor:
-    """Three words of six numbers, (1, 3, 6): 14 is column 4 of word 1."""
+    """Returns three words of six numbers, (1, 3, 6): 14 is column 4 of word 1."""
     return 10 * torch.arange(3)[None, :, None] + torch.arange(6)
 
 
 def draw_words(ax: Axes, left: float, top: float, rows: Tensor, title: str) -> None:
-    """Numbers (T, columns), each on the colour of the word that it comes from."""
+    """Draws numbers (T, columns), each on the colour of the word that it comes from."""
     charts.cells(ax, left, top, rows, WORD_COLORS[rows // 10])
     ax.text(left + rows.size(1) / 2, top - 0.15, title, ha="center", va="bottom", fontsize=11)
 
 
 def draw_heads_of(ax: Axes, top: float, heads: Tensor, code: str, verdict: str) -> None:
-    """Two heads (2, T, d_k) beside each other, with an arrow from x."""
+    """Draws two heads (2, T, d_k) beside each other, with an arrow from x."""
     ax.annotate("", (9.2, top + 1.5), (6.4, 4.3), arrowprops={"arrowstyle": "->", "color": QUIET})
     ax.text(12.9, top - 1.1, code, family="monospace", ha="center", va="bottom")
     ax.text(16.9, top + 1.5, verdict, va="center", fontsize=11)
@@ -104,7 +106,7 @@ def draw_heads_of(ax: Axes, top: float, heads: Tensor, code: str, verdict: str) 
 
 
 def picture(_: Results) -> Figure:
-    """x, and the two heads that split_heads makes of it, above those of a bare view."""
+    """Draws x, and the two heads that split_heads makes of it, above those of a bare view."""
     fig, ax = plt.subplots(figsize=(9, 4.6), layout="constrained")
     x = numbered_words()
     (right,), (wrong,) = split_heads(x, 2), x.view(1, 2, 3, 3)
@@ -123,8 +125,9 @@ main = Experiment(
     picture=picture,
     title="Cut by a view alone, heads have the right shape and the wrong words",
     note="colour: the word that a number belongs to; 14 is word 1, column 4",
-    answer=f"Cut before the projections, a head reads {{n[sliced input, columns read]:.0f}} of "
-    f"{D_MODEL} columns",
+    answer="Somebody forgets the transpose, and the rows of a head become pieces of neighbouring "
+    "words. Or somebody cuts x before the projections, and a head reads only "
+    f"{{n[sliced input, columns read]:.0f}} of {D_MODEL} columns.",
 )
 
 if __name__ == "__main__":
