@@ -3,9 +3,9 @@
 A weight says how much of a value is taken, not how large the value is. What word j adds to word i
 through head h is a vector, and its length is a_ij ||(x_j W_V^h + b_V^h) W_O^h||: norm-weighted
 attention (Kobayashi et al. 2020). A large weight on a short value adds little: the head looks, and
-takes almost nothing. Asked of every row of every head of the trained model of phase 2, all heads
-together, and of those rows alone in which one word has more than half of the weight. The picture
-shows the row in which the weight misleads most.
+takes almost nothing. We ask this of every row of every head of the trained model of phase 2, all
+heads together, and then of those rows alone in which one word has more than half of the weight. The
+picture shows the row in which the weight misleads most.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,10 @@
 """What do three ways around T² save?
 
-Plain attention against tiles (the same function), a band (a part of it) and another kernel, on one
-sequence, forward. Memory is the peak above the inputs, counted allocation by allocation. Times of
-tiles are printed as ratios within rounds (shared/measure.py) at the longest text, with quartiles.
-What a GPU would read from its slow memory and write to it is computed by a formula.
+We compare plain attention with tiles (the same function), a band (a part of it) and another kernel,
+on one sequence, in the forward pass. Memory is the peak above the inputs, counted allocation by
+allocation. Times of tiles are printed as ratios within rounds (shared/measure.py) at the longest
+text, with quartiles. What a GPU would read from its slow memory and write to it is computed by a
+formula.
 """
 
 import math

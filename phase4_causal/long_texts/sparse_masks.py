@@ -2,7 +2,7 @@
 
 Reach: a position sees few others, and the next layer reads what those have read. As matrices of 0
 and 1, reach after a layer = pattern · reach before it; the residual connection keeps what was
-there. Compared are a window, every 8th word, and both in turn (Child et al. 2019). Reach says what
+there. We compare a window, every 8th word, and both in turn (Child et al. 2019). Reach says what
 could arrive, not that a trained model sends it. So a model that was trained on all earlier words
 then predicts the next words of held-out sentences through such masks, without any training for
 them: what does it lose for each word?

@@ -1,9 +1,9 @@
 """Where does NaN in attention come from, and is -1e9 as good as -inf?
 
 Softmax of a row of -inf is 0 / 0. Such rows arise without any mistake: with padding on the left and
-a causal mask the first query sees itself alone, and it is padding. Counted in four number formats,
-with plain softmax and with ours; beside it the three causes that are usually named, and what hidden
-keys get if -1e9 stands for -inf.
+a causal mask the first query sees itself alone, and it is padding. We count them in four number
+formats, with plain softmax and with ours. Beside them stand the three causes that are usually
+named, and what hidden keys get if -1e9 stands for -inf.
 
     python phase4_causal/masking/nan_causes.py
 """

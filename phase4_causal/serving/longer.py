@@ -2,7 +2,7 @@
 
 One layer with rotary positions is trained on texts of 32 random words, to copy the word 3 places
 back. Then it reads texts of up to 256, where only the places beyond count: as it was trained, and
-with its turns slowed in the three ways of rotary_attention.py. Nothing is trained on longer texts.
+with its turns slowed in the three ways of rotary_attention.py. No model is trained on longer texts.
 
     python phase4_causal/serving/longer.py
 """

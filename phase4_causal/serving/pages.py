@@ -2,7 +2,8 @@
 
 The trained model writes for a hundred users, who ask all at once; each brings the beginning of a
 sentence (engine.py). A block as long as the longest text is a cache in one piece, so the block size
-is all that differs; none is shared. In batches: nobody is let in before a whole batch has ended.
+is all that differs; none is shared. The third way is a batch: nobody is let in before the whole
+batch before has ended.
 
     python phase4_causal/serving/pages.py
 """

@@ -8,8 +8,8 @@ for each layer:
     multi-query    2 d_k        all share one (Shazeer 2019)
     latent         d_c + d_r    one vector, from which every head makes its own (DeepSeek-AI 2024)
 
-Trained alike on the next word of the toy language, and on cards of which four must be found at once
-(shared/tasks.py).
+All are trained alike on the next word of the toy language, and on cards of which four must be found
+at once (shared/tasks.py).
 
     python phase4_causal/serving/shared_keys.py
 """
