@@ -1,7 +1,7 @@
 """Can a memory of fixed size take back what it was told?
 
-We write texts of random keys and values, in which every key is written twice, and then ask for
-the newest value of each. We compare linear attention without φ, which adds all up in one matrix; the
+We write texts of random keys and values, in which every key is written twice, and then ask for the
+newest value of each. We compare linear attention without φ, which adds all up in one matrix; the
 delta rule, which writes the difference to what the key gives now; and softmax attention, which
 keeps everything, alone and with a little more weight for later places.
 """
