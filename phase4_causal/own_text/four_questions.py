@@ -160,13 +160,13 @@ def text_right(run: Run, text: CharacterText, longer: float) -> float:
     return max(shares)
 
 
-@refuses
 def carried(numbers: Numbers) -> str:
     """Returns in a sentence how many of the findings reach their bar on the text, too."""
     reached = sum(numbers[f"{asked}, text"] >= bar for asked, bar in QUESTIONS.items())
     return f"{reached} of the {len(QUESTIONS)} things we measured are so on the text, too"
 
 
+@refuses
 def measure(run: Run) -> Numbers:
     """Returns mean weights, shares of a loss and of answers, and nats, of toy task and text."""
     text = load_characters(run.options.text)
