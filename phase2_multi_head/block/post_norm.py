@@ -71,11 +71,10 @@ def answer(n: Numbers) -> str:
     """Returns the answer: post-norm trains if it ends less than a nat above the best loss."""
     with_it, without = n["post-norm, with warm-up"], n["post-norm, without warm-up"]
     said = "Yes" if with_it < TRAINS else "Not in this run"
-    too = "too" if with_it < TRAINS and without < TRAINS else "by contrast"
     return (
         f"{said}: with warm-up it loses {with_it:.2f} nats more than it must, and pre-norm "
         f"{n['pre-norm, with warm-up']:.2f}. Without warm-up post-norm "
-        f"{'trains' if without < TRAINS else 'does not train'}, {too} ({without:.2f} nats)."
+        f"{'trains' if without < TRAINS else 'does not train'} ({without:.2f} nats)."
     )
 
 

@@ -166,10 +166,10 @@ def answer(n: Numbers) -> str:
     """Returns the answer: which pooling is right most often where it is right least often."""
     worst = {name: min(n[f"{question}, {name}"] for question in QUESTIONS) for name in POOLINGS}
     best = max(worst, key=lambda name: worst[name])
-    others = " and ".join(f"by {name} {worst[name]:.0%}" for name in POOLINGS if name != best)
+    others = [f"pooling by {name} gets {worst[name]:.0%}" for name in POOLINGS if name != best]
     return (
         f"Pooling by {best} does: even in the question that it finds hardest, it gets "
-        f"{worst[best]:.0%} of the answers right. In theirs, pooling {others}."
+        f"{worst[best]:.0%} of the answers right. In theirs, {' and '.join(others)}."
     )
 
 
