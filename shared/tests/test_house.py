@@ -107,7 +107,7 @@ def test_a_file_defines_or_it_measures():
 
 # ---- names
 
-OF_EVERY_SCRIPT = {"main", "measure", "picture"}
+OF_EVERY_SCRIPT = {"main", "measure", "picture", "answer"}
 OF_A_READER = ("answers.py", "exercises.py")  # their functions are called as those of the lesson
 MOST_NAMESAKES = 20
 
