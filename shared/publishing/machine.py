@@ -15,7 +15,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 from shared import paths
 from shared.visualization_utils import BLUE, INK, QUIET, save_figure, theme
 
-SIZE = (8.3, 4.0)  # inches at 100 pixels: as wide as a column on GitHub
+MACHINE_SIZE = (8.3, 4.0)  # inches at 100 pixels: as wide as a column on GitHub
 PALE, LINE = "#eef1f4", "#b9c1c9"
 TYPE = 11
 
@@ -39,7 +39,7 @@ class Lesson:
 
 
 HIDDEN = ("the", "cat", "?", "on", "the", "mat")
-LESSONS = {
+MACHINES = {
     "lesson_1": Lesson(
         "Lesson 1: how one head of attention decides which words to ask",
         HIDDEN,
@@ -88,7 +88,7 @@ def color_of(part: str, lesson: Lesson) -> str:
     return BLUE if part in lesson.blue else LINE
 
 
-def draw_words(ax: Axes, lesson: Lesson) -> None:
+def draw_sentence(ax: Axes, lesson: Lesson) -> None:
     """Draws each word and, beside it, its vector as a row of cells."""
     shades = (0.15, 0.6, 0.35, 0.8, 0.25)
     for row, word in enumerate(lesson.words):
@@ -156,11 +156,11 @@ def draw_guess(ax: Axes, lesson: Lesson) -> None:
 
 def draw_machine(lesson: Lesson) -> Figure:
     """Returns the whole machine with the part that a lesson is about in blue."""
-    fig, ax = plt.subplots(figsize=SIZE, layout="constrained")
+    fig, ax = plt.subplots(figsize=MACHINE_SIZE, layout="constrained")
     ax.set(xlim=(0, 100), ylim=(-9 if lesson.is_causal else -4, 46))
     ax.set_axis_off()
     fig.suptitle(lesson.title, fontsize=TYPE + 2, weight="bold", x=0.02, ha="left")
-    draw_words(ax, lesson)
+    draw_sentence(ax, lesson)
     draw_attention(ax, lesson)
     draw_block(ax, lesson)
     draw_guess(ax, lesson)
@@ -180,6 +180,6 @@ def draw_machine(lesson: Lesson) -> Figure:
 def draw_machines(output_dir: Path) -> None:
     """Writes a picture for each lesson to visualizations/plots/machine/ below the output folder."""
     with theme():
-        for name, lesson in LESSONS.items():
+        for name, lesson in MACHINES.items():
             path = output_dir / paths.PLOTS / "machine" / f"{name}.png"
             save_figure(draw_machine(lesson), path, caption=lesson.title)

@@ -18,7 +18,7 @@ from statistics import fmean
 from shared import cli, paths
 from shared.evidence import findings, record
 from shared.evidence.claims import DIFFER, FAILS, HOLDS, Claim, all_claims
-from shared.plan import SECTIONS, path_of
+from shared.plan import SECTIONS, path_of, question_of
 from shared.publishing import notes, record_links
 from shared.publishing.notes import cell
 
@@ -188,11 +188,6 @@ def claims_page(claims: Sequence[Claim]) -> str:
     if tried:
         text += out_of_sample(tried)
     return text
-
-
-def question_of(module: str) -> str:
-    """Returns what an experiment asks: the first line of its file."""
-    return (paths.ROOT / path_of(module)).read_text(encoding="utf-8").splitlines()[0].strip('"')
 
 
 def numbers_page() -> str:

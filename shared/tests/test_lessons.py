@@ -1,5 +1,4 @@
-"""Lessons and rooms' pages: their numbers lead to the record, and their code is that of the files.
-"""
+"""Lessons and side pages: their numbers lead to the record, and their code is that of the files."""
 
 import functools
 import importlib
