@@ -75,7 +75,7 @@ SMALL_PICTURES = {
     ),
     "lookers": DotPicture(
         "A head can look and still not matter",
-        "share of the answer that one head restores",
+        "how far one head moves the guess\nfrom one verb to the other",
         "circuits.pattern_used",
         {
             "the head that matters most": itemgetter("restored, most of all heads"),
