@@ -101,7 +101,7 @@ def test_in_firefox_a_cut_lowers_the_bar_to_what_torch_computes(
 def test_in_firefox_a_sentence_is_typed(firefox, explorer_address):
     opened(firefox, f"{explorer_address}#view=own")
     firefox.evaluate("document.querySelector('#sentence').select()")
-    firefox.type("the cats slept in a bed")
+    firefox.type("the cats slept in a bed\ue007")  # Enter
     assert state(firefox)["words"] == ["the", "cats", "slept", "in", "a", "bed"]
 
 

@@ -429,7 +429,7 @@ def test_the_story_says_of_each_stop_what_its_numbers_say(page, explorer_models)
         said = page.inner_text("#says")
         most = looks_most(state(page)["step"])
         if most == looks_most(trained_step):
-            assert "Now the arc goes to" in said
+            assert "Now the line goes to" in said
         else:
             name = "____" if most in now["hidden"] else now["words"][most]
             assert f"here it looks most at “{name}”" in said

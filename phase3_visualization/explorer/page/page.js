@@ -107,16 +107,16 @@ const Page = (() => {
     const parts = new URLSearchParams(location.hash.slice(1));
     const name = VIEWS.has(parts.get("view")) ? parts.get("view") : "look";
     if (shown && shown !== name) {
+      document.querySelector("nav [aria-current]").href = `#${before}`; // of the two links to the first view the one in use
       VIEWS.get(shown).hide();
-      linkTo(shown).href = `#${before}`;
     }
     shown = name;
-    for (const other of VIEWS.keys()) {
-      byId(other).hidden = other !== name;
-      if (other === name) linkTo(other).setAttribute("aria-current", "page");
-      else linkTo(other).removeAttribute("aria-current");
+    for (const other of VIEWS.keys()) byId(other).hidden = other !== name;
+    for (const link of document.querySelectorAll("nav [data-view]")) {
+      link.removeAttribute("aria-current");
+      if (link.dataset.view === name) link.href = link.dataset.first;
     }
-    linkTo(name).href = linkTo(name).dataset.first;
+    linkTo(name).setAttribute("aria-current", "page"); // the first view says itself which of its two links it is
     VIEWS.get(name).show(parts, before);
   }
 

@@ -87,7 +87,7 @@ const View = (() => {
   // What a head does, as one says it: "subject → verb" is "subjects look for their verb".
   const JOBS = {
     previous: "looks one word back", next: "looks one word ahead", self: "looks at the word itself",
-    "first word": "looks at the first word", [NO_ROLE]: "no job that we can name",
+    "first word": "looks at the first word", [NO_ROLE]: "no clear job",
   };
   function jobOf(role) {
     const [from, to] = role.split(" → ");

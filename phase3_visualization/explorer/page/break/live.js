@@ -21,7 +21,6 @@ const Live = (() => {
 
   const CAN_GO = 0.01; // nats
   const AXIS = 4 * CAN_GO; // what costs more goes on beyond the picture
-  const MADE_UP = [["goes", 0.5, [0.3, 0.7]], ["stays", 0.7, [0.3, 1.5]]]; // costs in CAN_GO, and their intervals
   const lessSure = (nats) => 1 - Math.exp(-Math.max(0, nats)); // what a hidden word loses of its probability, a share
   const inPercent = (nats) => percent(lessSure(nats), 1);
 
@@ -39,26 +38,22 @@ const Live = (() => {
 
   function knockout({ example, say, answered, models, language, called }) {
     const { words, hidden, needed } = example;
-    if (!answered) {
-      const lines = MADE_UP.map(([name, rise, span]) => cost(say(name), CAN_GO * rise, span.map((end) => CAN_GO * end)));
-      return [element("div", { class: "wide" }, pane(say("made"), ...lines, element("p", {}, say("rule"))))];
-    }
+    const tokens = Levers.tokens({ words, hidden: [hidden] }, language);
+    const truth = language.index.get(words[hidden]);
+    const guess = (removed) => softmax(run(models.get("both sides"), tokens, { removed }).logits[hidden]);
+    const [whole, sentence] = [guess([]), element("p", { class: "sentence" }, withGap(words, hidden).join(" "))];
+    if (!answered) return [pane(say("whole"), sentence, ...guesses(whole, language.vocabulary, truth))];
     const rises = [...example.rises].sort((a, b) => a.rise - b.rise);
     const nameOf = ({ head }) => headCalled(head.join("."));
     const lines = rises.map((each) => cost(nameOf(each), each.rise, each.span));
     const [least] = rises;
     const go = rises.filter((each) => each.span[1] < CAN_GO).length;
     const ends = { cost: inPercent(least.rise), most: inPercent(least.span[1]) };
-    const tokens = Levers.tokens({ words, hidden: [hidden] }, language);
-    const truth = language.index.get(words[hidden]);
-    const [whole, without] = [[], [needed.join(".")]].map((removed) =>
-      softmax(run(models.get("both sides"), tokens, { removed }).logits[hidden]));
     return [
       here(say("here", { head: nameOf(least), ...ends, go: go || "none" }), go === 0),
       element("div", { class: "wide" }, pane(say("rises"), ...lines, quiet(say("brackets")))),
-      pane(say("without", { head: called(needed) }),
-        element("p", { class: "sentence" }, withGap(words, hidden).join(" ")),
-        ...guesses(without, language.vocabulary, truth, { before: whole }), quiet(say("note"))),
+      pane(say("without", { head: called(needed) }), sentence,
+        ...guesses(guess([needed.join(".")]), language.vocabulary, truth, { before: whole }), quiet(say("note"))),
     ];
   }
 

@@ -62,8 +62,11 @@ const Arcs = (() => {
     const most = indexOfLargest(weights);
     words.forEach((word, j) => {
       word.querySelector(".weight").textContent = percent(weights[j]);
-      word.classList.toggle("most", j === most);
+      word.classList.toggle("most", j === most && j !== query); // no arc leads to the word that asks
     });
+    byId("words").classList.toggle("arrives", isMoving);
+    byId("words").style.setProperty("--arc", color);
+    byId("words").style.setProperty("--taken", `${100 * weights[most]}%`);
     boxes ??= words.map(({ offsetLeft, offsetWidth, offsetTop, offsetHeight }) =>
       ({ x: offsetLeft + offsetWidth / 2, top: offsetTop, bottom: offsetTop + offsetHeight }));
     const parts = [];

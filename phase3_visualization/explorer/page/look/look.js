@@ -6,9 +6,10 @@
 const Look = (() => {
   const { byId, on, fixed, element, percent, change, jobOf, roleOf, roleColor, headCalled, indexOfLargest, setUsable, isUsable } = View;
   const BLANK = "____"; // for <mask>, until its vector is spoken of
+  const TYPED = 700; // milliseconds without a key: who types has paused, and the words are taken for a sentence
   const PAUSE = 150; // milliseconds without a change before sets of heads are tried, which takes some hundred passes
 
-  let data, language, state, maps, timer;
+  let data, language, state, maps, timer, typing;
   let hidByReader = false; // a word that a reader hid stays hidden while the sentence is typed
   const sets = new Map(); // what is asked -> the smallest set of heads that changes the guess
 
@@ -123,7 +124,7 @@ const Look = (() => {
     const badge = element("span", { class: "badge" }, jobOf(role ?? View.NO_ROLE));
     badge.style.setProperty("--head", roleColor(role));
     if (role && Words.fits(role, state.words, state.query, language)) said.push(", ", badge);
-    else if (role) said.push(element("span", { class: "quiet" }, ` (its job is for ${View.those(role)} alone)`));
+    else if (role) said.push(element("span", { class: "quiet" }, ` (this head works for ${View.those(role)}, not for this word)`));
     if (isOut) said.push(element("b", { class: "changed" }, ". It still looks, but what it sees no longer gets through."));
     return said;
   }
@@ -217,18 +218,23 @@ const Look = (() => {
 
   // ---- controls
 
-  function readTyped() {
+  // What is wrong is said while it is typed. The picture keeps the last whole sentence until who types pauses, or is done.
+  function readTyped({ isDone = false } = {}) {
+    clearTimeout(typing);
     const result = Words.read(byId("sentence").value, language);
     Words.explain(result, language, takeWord);
     byId("sentence").setAttribute("aria-invalid", Boolean(result.problem));
     byId("look").classList.toggle("stale", Boolean(result.problem));
-    if (result.words) setWords(result.words, "typing");
+    if (!result.words) return;
+    if (isDone) setWords(result.words, "typing");
+    else typing = setTimeout(() => setWords(result.words, "typing"), TYPED);
   }
 
-  // All is computed already, while it is typed: Enter puts the keyboard of a phone away, and shows the guess.
+  // Enter puts the keyboard of a phone away, and shows the guess.
   function enter(event) {
     if (event.key !== "Enter") return;
     event.preventDefault();
+    readTyped({ isDone: true });
     byId("sentence").blur();
     byId("guess-card").scrollIntoView({ block: "nearest" });
   }
@@ -236,7 +242,7 @@ const Look = (() => {
   function type(text) {
     byId("sentence").value = text;
     byId("sentence").focus();
-    readTyped();
+    readTyped({ isDone: true });
   }
 
   const takeWord = (unknown, word) => type(Words.replaced(byId("sentence").value, unknown, word));
@@ -284,6 +290,7 @@ const Look = (() => {
 
   function wire() {
     on("sentence", "input", readTyped);
+    on("sentence", "change", () => readTyped({ isDone: true })); // it is left for something else
     on("sentence", "focus", () => byId("sentence").select()); // what is typed takes its place
     on("sentence", "keydown", enter);
     press("another", another);
@@ -329,6 +336,7 @@ const Look = (() => {
   // The state that the address describes. A step of the story has a scene of its own, unless the address says more.
   function show(parts) {
     Address.forget();
+    clearTimeout(typing);
     hidByReader = parts.has("hide");
     state = Address.read(parts, language, firstState);
     const step = Story.stepOf(parts) ?? (parts.size === 0 ? 1 : null);
@@ -344,7 +352,6 @@ const Look = (() => {
 
   function leave() {
     clearTimeout(timer);
-    byId("to-own").removeAttribute("aria-current");
     Grow.pause();
   }
 

@@ -83,14 +83,15 @@ const Story = (() => {
   function throughBlock(state) {
     const losses = Levers.through(state, language);
     const names = ["the gap alone"];
-    for (let layer = 1; layer <= Runs.model().num_layers; layer++) names.push(`look around ${layer}`, `think ${layer}`);
+    for (let layer = 1; layer <= Runs.model().num_layers; layer++) names.push(`layer ${layer} looks`, `layer ${layer} thinks`);
     const drops = losses.map((loss, i) => (i ? losses[i - 1] - loss : 0));
     const best = indexOfLargest(drops);
     const most = Math.max(...losses);
     return [
       element("p", {}, `The heads of a layer look around together, and what they bring is added to the gap. Then each word
         is worked on by itself: it “thinks”. The next layer does both again. If the model had to answer after each part,
-        how surprised would it be by the hidden word? “${names[best]}” helps most. At 0 it is not surprised at all.`),
+        how surprised would it be by the hidden word? The part that helps most is “${names[best]}”.`),
+      element("p", { class: "quiet" }, "Surprise at the hidden word, −ln of its probability, in nats: 0 if the model is certain of it, 0.7 at 50\u00a0%."),
       ...losses.map((loss, i) => View.bar(names[i], loss / most, fixed(loss), { color: i === best ? "own" : "other" })),
     ];
   }
@@ -117,7 +118,8 @@ const Story = (() => {
   const framed = (run) => inTraining(run) ?? asked;
 
   function askSeed({ state }) {
-    if (!Runs.get(state.run).recorded || won.has(6)) {
+    if (!Runs.get(state.run).recorded) return []; // a training of one's own: the bet was on another
+    if (won.has(6)) {
       return [verdict(6, "Your bet on the second training was right.", "Your bet on the second training was wrong.")];
     }
     const { layer, head } = asked ?? state;
@@ -143,7 +145,7 @@ const Story = (() => {
     { scene: atEnd, more: drawScore },
   ];
   const NEXT = [ // what a step answers, so that the one before ends with a question
-    "", "does the arc matter?", "why look there?", "who taught it that?", "the other heads?", "was that luck?", "what did we see?",
+    "", "does the line matter?", "why look there?", "who taught it that?", "the other heads?", "was that luck?", "what did we see?",
   ];
   const count = STEPS.length;
 
@@ -158,6 +160,7 @@ const Story = (() => {
     const heads = Runs.lanes("0").flatMap((lane) => lane.heads.at(-1)).map(headCalled);
     const other = heads.find((name) => name !== headCalled(landings[0] ?? state)) ?? "head 1";
     const hidden = state.words[state.query];
+    const now_hidden = state.hidden.map((at) => `“${state.words[at]}”`).join(" and ");
     const told = {
       named: named || "none", heads: Levers.allHeads().length, words: language.words.length, other,
       looked: words[indexOfLargest(rowAtEnd(state))], most: words[indexOfLargest(shares)],
@@ -166,6 +169,7 @@ const Story = (() => {
       asked: headCalled(place), Asked: capital(headCalled(place)), there: there && headCalled(there),
       own: own && headCalled(own), Own: own && capital(headCalled(own)),
       last: Runs.lastStep(state.run), steps: whole, score: answers.length ? score : "",
+      hides: now_hidden && ` (now ${now_hidden})`,
     };
     return after ? { ...told, ...guessed(before, after, stop) } : told;
   }
@@ -184,8 +188,10 @@ const Story = (() => {
     const isFirst = stop.step === 0 && after.best === after.truth;
     const isLess = shareOfKind(after) < shareOfKind(before);
     const trained = Levers.measure({ ...seen.state, step: Runs.lastStep(seen.state.run) }, language);
+    const shareOf = (name) => before.probabilities[language.index.get(name)];
+    const [leader] = [...Words.kindOf(truth, language.groups)].sort((a, b) => shareOf(b) - shareOf(a));
     const told = {
-      at_end: percent(shareOfKind(trained)), best: language.vocabulary[before.best], now,
+      at_end: percent(shareOfKind(trained)), leader, now, leads: percent(shareOf(leader)),
       a_word: Words.aWordFor(truth, language.groups),
       of_kind: percent(shareOfKind(before)), left: percent(shareOfKind(after)), only: isLess ? "only " : "",
       rule: Words.ofVerb(seen.state.words, language), kind: Words.nameOfKind(truth, language.groups),
