@@ -131,8 +131,8 @@ def test_report_escapes_and_leaves_nothing_out(report):
         "0.5  &lt;on record&gt;",
         "after a look at seeds 0 to 9: it rained",
         'href="../phase1_single_head/parts/scaling.py"',  # code is linked where it is there
-        "<strong>What comes first is not what gets lost.</strong> Before attention",
-        'href="lessons/data/surprises.html#what-comes-first-is-not-what-gets-lost">Read on</a>',
+        "<strong>What was read first is not what gets lost.</strong> Before attention",
+        'href="lessons/data/surprises.html#what-was-read-first-is-not-what-gets-lost">Read on</a>',
     ):
         assert said in page, said
     for name in DRAWN:
