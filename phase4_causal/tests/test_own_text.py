@@ -396,7 +396,7 @@ def test_differences_have_the_sign_of_what_is_saved_or_won(monkeypatch):
     near(four_questions.text_heads(run, TEXT), 0.75)
     near(four_questions.text_right(run, TEXT, 8), 0.0625)
     assert asked == [(1, 1, None), (4, 1, None), (1, 8, 0.003), (1, 8, 0.01)]
-    twice = {"weight on the token before, text": 0.0, "weight on what came next, text": 0.0}
+    twice = {f"{asked}, text": 0.0 for asked in four_questions.QUESTIONS}
     parts = {"toy_twice": {}, "toy_heads": 0.0, "text_twice": twice, "has_smollm2": False}
     for name, answer in parts.items():
         monkeypatch.setattr(four_questions, name, lambda *_, answer=answer: answer)
