@@ -39,19 +39,21 @@ class Lesson:
 
 
 HIDDEN = ("the", "cat", "?", "on", "the", "mat")
+HIDDEN_GUESSES = {"sat": 0.8, "slept": 0.12, "stood": 0.08}
+HIDDEN_LOOKS = {1: 1.0, 3: 0.9, 5: 0.2}
 MACHINES = {
     "lesson_1": Lesson(
         "Lesson 1: how one head of attention decides which words to ask",
         HIDDEN,
-        {"sat": 0.8, "slept": 0.12, "stood": 0.08},
-        {1: 1.0, 3: 0.9, 5: 0.2},
+        HIDDEN_GUESSES,
+        HIDDEN_LOOKS,
         attention="attention: one head",
     ),
     "lesson_2": Lesson(
         "Lesson 2: several heads at once, and the block around them",
         HIDDEN,
-        {"sat": 0.8, "slept": 0.12, "stood": 0.08},
-        {1: 1.0, 3: 0.9, 5: 0.2},
+        HIDDEN_GUESSES,
+        HIDDEN_LOOKS,
         heads=4,
         blue=(HEADS, BLOCK),
         attention="attention: four heads",
@@ -59,8 +61,8 @@ MACHINES = {
     "lesson_3": Lesson(
         "Lesson 3: what the heads of a trained model do, and whether it matters",
         HIDDEN,
-        {"sat": 0.8, "slept": 0.12, "stood": 0.08},
-        {1: 1.0, 3: 0.9, 5: 0.2},
+        HIDDEN_GUESSES,
+        HIDDEN_LOOKS,
         heads=4,
         blue=(HEADS, GUESS),
         attention="which head did what?",

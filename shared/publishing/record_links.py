@@ -86,12 +86,12 @@ def short_name(module: str) -> str:
     return ".".join(module.split(".")[-2:])
 
 
-def anchor_of(module: str, number: str) -> str:
-    """Returns the anchor of a number's row: "scaling:divided-best-rate"."""
+def anchor_of(experiment: str, number: str) -> str:
+    """Returns the anchor of a number's row, given short_name of its experiment."""
     signs = {"≤": "at most", "≥": "at least", "√": "root ", "<": "below", ">": "above"}
     for sign, word in signs.items():
         number = number.replace(sign, word)
-    return f"{short_name(module)}:{re.sub(r'[^a-z0-9.]+', '-', number.lower()).strip('-')}"
+    return f"{experiment}:{re.sub(r'[^a-z0-9.]+', '-', number.lower()).strip('-')}"
 
 
 def rows() -> Iterator[tuple[str, str, str]]:
@@ -99,9 +99,11 @@ def rows() -> Iterator[tuple[str, str, str]]:
 
     Raises ValueError if two numbers would have one anchor.
     """
-    seen = set()
+    seen, experiments = set(), {}
     for module, name in record.read()[["experiment", "number"]].drop_duplicates().to_numpy():
-        anchor = anchor_of(module, name)
+        if module not in experiments:
+            experiments[module] = short_name(module)
+        anchor = anchor_of(experiments[module], name)
         if anchor in seen:
             raise ValueError(f"two numbers of {module} would be #{anchor}: rename {name}")
         seen.add(anchor)
