@@ -5,7 +5,8 @@
 What a run makes is not in git, so that a run leaves no trace. visualizations/gallery/ is, and only
 this command writes it: exactly the pictures that a README links to. Some it draws itself, from the
 record: those of the front door (seven.py), and two for which a run has too few seeds. The film of
-the live page (live_page.py) needs the browser extra and Chromium.
+the live page (live_page.py) needs the browser extra and Chromium. The SVG files of the gallery are
+drawn by hand, so this command leaves them alone.
 SITE_URL=https://owner.github.io/name ./run_all.sh publish also links README to the published pages.
 """
 
@@ -22,10 +23,10 @@ from PIL.PngImagePlugin import PngInfo
 from shared import cli, paths
 from shared.evidence import record
 from shared.experiment import Results
-from shared.publishing import live_page, machine, record_links, seven
+from shared.publishing import live_page, record_links, seven
 
 MORE_SEEDS = ("phase2_multi_head.heads.how_many_heads",)
-SHOWN = re.compile(r"visualizations/gallery/([\w/]+\.(?:png|gif))")
+SHOWN = re.compile(r"visualizations/gallery/([\w/]+\.(?:png|gif|svg))")
 LIVE = re.compile(r"(?<=<!--live-->).*(?=<!--/live-->)")  # in README: how to get to the live pages
 
 
@@ -38,8 +39,7 @@ def linked_pictures() -> list[str]:
 
 
 def draw_without_a_run(options: argparse.Namespace) -> None:
-    """Draws the machine of each lesson, and the pictures that show the ten seeds of the record."""
-    machine.draw_machines(options.output_dir)
+    """Draws the pictures that show the ten seeds of the record."""
     seven.draw_small_pictures(options.output_dir)
     for module in MORE_SEEDS:
         results = Results(record.runs(module), options, {})
@@ -63,7 +63,7 @@ def fill_gallery(output_dir: Path) -> int:
 
     Raises ValueError, before anything is changed, if the run did not draw one of them.
     """
-    names = linked_pictures()
+    names = [name for name in linked_pictures() if not name.endswith(".svg")]
     drawn = {}
     for name in names:
         folder = paths.ANIMATIONS if name.endswith(".gif") else paths.PLOTS
@@ -71,7 +71,9 @@ def fill_gallery(output_dir: Path) -> int:
         if not drawn[name].is_file():
             raise ValueError(f"{name} is not drawn yet: run ./run_all.sh all first")
     gallery = paths.ROOT / paths.GALLERY
-    shutil.rmtree(gallery, ignore_errors=True)
+    for old in paths.whole_files(gallery, "**/*"):
+        if old.suffix != ".svg":
+            old.unlink()
     for name in names:
         publish_picture(drawn[name], gallery / name)
     return len(names)

@@ -8,6 +8,7 @@ import posixpath
 import re
 import shlex
 from contextlib import redirect_stdout
+from xml.etree import ElementTree
 
 import pytest
 from markdown_it import MarkdownIt
@@ -264,6 +265,13 @@ def test_on_a_phone_pictures_have_all_of_its_width(browser, tmp_path, page):
     shown = on_github(browser, tmp_path, page, 390)
     assert shown.evaluate(SMALLER_THAN, 340) == [] and shown.evaluate(SCROLLED, "html") == []
     assert shown.evaluate("document.querySelectorAll('table img').length") == 0
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_the_drawing_of_a_lesson_has_the_title_that_the_lesson_gives_it(lesson):
+    alt, file = re.search(r"^!\[(.*)\]\((.*\.svg)\)", text_of(lesson), re.MULTILINE).groups()
+    drawing = ElementTree.parse((paths.ROOT / lesson).parent / file)
+    assert drawing.findtext("{*}title") == alt
 
 
 def test_small_pictures_have_two_pixels_for_each_that_a_page_shows(tmp_path):
