@@ -1,8 +1,7 @@
 """How well does a published decoder guess the next token, with our attention in every layer?
 
 The text is data/raw/claims.json, from a place that is drawn: what is said about attention, and
-where. window.py hides tokens from the model, and phase 4's serving/rounding.py gives it a cache of
-fewer bits.
+where. window.py hides tokens from the model.
 """
 
 import json

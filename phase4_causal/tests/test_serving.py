@@ -18,12 +18,11 @@ from phase3_visualization.pretrained import language_model, parity
 from phase4_causal.causal_attention import CausalSelfAttention, generate
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.models import long_model
-from phase4_causal.serving import longer, rotary_attention, rounding, shared_keys
+from phase4_causal.serving import longer, rotary_attention, shared_keys
 from phase4_causal.serving.cache_cost import Work, costs
 from phase4_causal.serving.cache_layouts import LAYOUTS
 from phase4_causal.serving.drafts import chooser, missing_part, speculate
 from phase4_causal.serving.engine import Engine
-from phase4_causal.serving.few_bits import in_few_bits, rounded_by_channel, rounded_by_word
 from phase4_causal.serving.flash_decoding import flash_decoding
 from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.packed_llama import PackedLlama, greedy_by_library
@@ -98,58 +97,6 @@ def test_what_cannot_be_split_is_said():
         flash_decoding(query, key, key, num_splits=0)
     with pytest.raises(ValueError, match="got"):
         flash_decoding(query, key[:, :2], key, num_splits=2)
-
-
-# ---- few bits
-
-
-@pytest.mark.parametrize("dim", [-1, -2])
-@pytest.mark.parametrize("bits", [1, 2, 4, 8])
-def test_a_number_in_few_bits_is_at_most_half_a_step_off(bits, dim):
-    x = torch.randn(2, 3, 37, 11, dtype=torch.float64)
-    few = in_few_bits(x, bits, dim)
-    step = (x.amax(dim, keepdim=True) - x.amin(dim, keepdim=True)) / (2**bits - 1)
-    assert few.codes.dtype == torch.uint8 and few.codes.max() == 2**bits - 1
-    assert few.step.numel() == x.numel() / x.size(dim)
-    assert ((few.restored() - x).abs() <= step / 2 * (1 + 1e-9)).all()
-
-
-def test_equal_numbers_levels_and_the_newest_words_stay_as_they_are():
-    levels = torch.tensor([[3.0, 5, 9, 11], [2, 2, 2, 2]])  # of 2 bits 3, 5 2/3 ...: not these
-    assert torch.equal(rounded_by_word(levels, 2)[1], levels[1])
-    assert not torch.equal(rounded_by_word(levels, 2)[0], levels[0])
-    assert torch.equal(rounded_by_word(torch.arange(4.0)[None], 2)[0], torch.arange(4.0))
-    keys = torch.randn(11, 5)
-    rounded = rounded_by_channel(keys, 2, group=4)
-    assert torch.equal(rounded[8:], keys[8:]) and not torch.equal(rounded[4:8], keys[4:8])
-    assert torch.equal(rounded_by_channel(keys[:3], 2, group=4), keys[:3])
-    assert torch.equal(rounded[:8], rounded_by_channel(keys[:8], 2, group=4))
-
-
-@pytest.mark.parametrize(("bits", "message"), [(9, "at most 8 bits: got 9"), (0, "1 or more")])
-def test_a_code_is_a_byte(bits, message):
-    with pytest.raises(ValueError, match=message):
-        in_few_bits(torch.ones(2, 2), bits, -1)
-
-
-@pytest.mark.parametrize("way", rounding.WAYS)
-def test_new_words_find_a_rounded_prompt_and_the_prompt_reads_itself_exactly(way, monkeypatch):
-    monkeypatch.setattr(rounding, "PROMPT", 64)
-    monkeypatch.setattr(rounding, "NEW", 5)
-    generator = torch.Generator().manual_seed(0)
-    query, key, value = torch.randn(3, 2, 3, 69, 7, generator=generator, dtype=torch.float64)
-    cache = rounding.RoundedPrompt(way, 2)
-    output, weights = cache(query, key, value, causal_mask(69))
-    exact, expected = scaled_dot_product_attention(query, key, value, causal_mask(69))
-    assert torch.equal(weights, expected) and torch.equal(output[:, :, :64], exact[:, :, :64])
-    kept_key, kept_value = key.clone(), value.clone()
-    over = -2 if way == "keys by channel" else -1
-    kept_key[:, :, :64] = in_few_bits(key[:, :, :64], 2, over).restored()
-    kept_value[:, :, :64] = in_few_bits(value[:, :, :64], 2, -1).restored()
-    later = F.scaled_dot_product_attention(query, kept_key, kept_value, causal_mask(69))[:, :, 64:]
-    near(output[:, :, 64:], later)
-    error = (later - exact[:, :, 64:]).norm() / exact[:, :, 64:].norm()
-    near(cache.errors, [error.item()])
 
 
 # ---- drafts

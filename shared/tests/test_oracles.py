@@ -6,7 +6,6 @@ nn.MultiheadAttention with the weights of ours. A name begins with the file that
 faults.py asks these first when it plants a fault there.
 """
 
-import itertools
 from functools import partial
 
 import pytest
@@ -52,11 +51,6 @@ from phase4_causal.long_texts.state_space import (
     state_space_attention,
     state_space_by_loops,
     state_space_recurrent,
-)
-from phase4_causal.serving.few_bits import (
-    rounded_by_channel,
-    rounded_by_loops,
-    rounded_by_word,
 )
 from phase4_causal.serving.flash_decoding import flash_decoding
 from phase4_causal.serving.latent_attention import LatentAttention
@@ -299,23 +293,6 @@ def blocks_in_loops(q, k):
     return torch.stack(masks).unflatten(0, (B, H))
 
 
-def in_few(q, k, v):
-    """Keys and values of 3 bits, keys in groups of four words."""
-    return F.scaled_dot_product_attention(q, rounded_by_channel(k, 3, 4), rounded_by_word(v, 3))
-
-
-def in_few_by_loops(q, k, v):
-    key, value = k.clone(), v.clone()
-    for place in itertools.product(range(B), range(H)):
-        for start in range(0, k.size(-2) - 3, 4):
-            for channel in range(k.size(-1)):
-                group = (*place, slice(start, start + 4), channel)
-                key[group] = rounded_by_loops(k[group], 3)
-        for word in range(v.size(-2)):
-            value[(*place, word)] = rounded_by_loops(v[(*place, word)], 3)
-    return F.scaled_dot_product_attention(q, key, value)
-
-
 KEPT = masked(lambda i, j: (j <= i) & ((j > i - 5) | (j < 2)))  # the first two and the last five
 FOURTH = masked(lambda i, j: (i - j) % 4 == 0)
 BEFORE = masked(lambda i, j: (j <= i) & (i - j <= 3))
@@ -369,7 +346,6 @@ WAYS = {  # of queries, keys and values: the way, its reference, for which lengt
     ),
     "chosen_keys": (chosen(partial(best_keys, count=4)), chosen(four_best), SOME),
     "chosen_keys, blocks": (chosen(in_three_blocks), chosen(blocks_in_loops), SOME),
-    "few_bits": (for_caches(in_few), for_caches(in_few_by_loops), FEW),
     "delta_rule": (written(delta_rule), written(corrections), ALIKE),
     "delta_rule, recurrent": (written(delta_rule_recurrent), written(corrections), ALIKE),
     "gated_delta": (gated(gated_delta), gated(gated_by_states), ALIKE),
