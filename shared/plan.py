@@ -54,7 +54,6 @@ PLANS = {
             "phase1_single_head.before.scoring",
             "phase1_single_head.parts.queries_and_keys",
             "phase1_single_head.parts.look_up",
-            "phase1_single_head.parts.more_facts",
             "phase1_single_head.parts.scaling",
             "phase1_single_head.order.waves",
             "phase1_single_head.order.positions",

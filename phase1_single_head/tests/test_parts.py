@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from phase1_single_head.parts import more_facts, queries_and_keys, scaling
+from phase1_single_head.parts import queries_and_keys, scaling
 from phase1_single_head.parts.cross_attention import CrossAttention
 from phase1_single_head.parts.undivided import FoldedSelfAttention, UndividedSelfAttention
 from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
@@ -186,44 +186,3 @@ def test_a_ring_needs_two_projections_and_a_star_does_not():
     assert queries_and_keys.learn_to_look(ring, 0, projections=2) > 0.99
     assert queries_and_keys.learn_to_look(ring, 0, projections=1) <= 0.5 + 1e-6  # C085
     assert queries_and_keys.learn_to_look(star, 0, projections=1) > 0.99
-
-
-# ---- more facts
-
-
-def test_a_list_has_different_keys_and_asks_for_one_of_them():
-    keys, values, places = more_facts.draw_lists(7, 11, torch.Generator().manual_seed(0))
-    assert keys.shape == values.shape == (7, 11) and places.shape == (7,)
-    for row in keys.tolist():
-        assert len(set(row)) == 11
-    assert len(set(places.tolist())) > 1 and places.max() < 11 and values.max() < more_facts.VALUES
-
-
-def test_a_reader_of_facts_weighs_them_as_a_loop_does():
-    """Sharpness multiplies every score; a fact is its key plus its value."""
-    torch.manual_seed(0)
-    model = more_facts.FactReader().double()
-    keys, values, places = more_facts.draw_lists(3, 5, torch.Generator().manual_seed(1))
-    asked = keys[torch.arange(3), places]
-    logits, weights = model(keys, values, asked, 1.7)
-    attention = model.attention
-    for row in range(3):
-        facts = model.keys(keys[row]) + model.values(values[row])
-        query = attention.w_q(model.keys(asked[row]))
-        scores = [1.7 * query @ attention.w_k(fact) / query.numel() ** 0.5 for fact in facts]
-        expected = torch.stack(scores).softmax(dim=0)
-        near(weights[row], expected, 1e-12)
-        read = sum(w * attention.w_v(fact) for w, fact in zip(expected, facts, strict=True))
-        near(logits[row], model.to_logits(attention.w_o(read)), 1e-12)
-
-
-def test_what_is_asked_about_is_counted(monkeypatch):
-    """A reader that gives all weight to the last fact and says its value is right where it is."""
-
-    def reader(keys, values, asked, sharpness):
-        weights = torch.zeros(keys.shape)
-        weights[:, -1] = 1.0
-        return F.one_hot(values[:, -1], more_facts.VALUES), weights
-
-    right, weight = more_facts.asked_about(reader, 4, 1.0)
-    assert abs(weight - 1 / 4) < 0.05 and abs(right - (1 / 4 + 3 / 4 / 16)) < 0.06
