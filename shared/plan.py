@@ -133,7 +133,6 @@ PLANS = {
             "phase4_causal.writing.cache_savings",
             "phase4_causal.long_texts.sparse_masks",
             "phase4_causal.long_texts.overwriting",
-            "phase4_causal.long_texts.choosing",
             "phase4_causal.serving.speculative",
             "phase4_causal.serving.pages",
             "phase4_causal.summary",

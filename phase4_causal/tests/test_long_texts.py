@@ -19,14 +19,13 @@ import torch.nn.functional as F
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.long_texts import (
-    choosing,
     hybrid,
     long_context,
     overwriting,
     ring_attention,
     sparse_masks,
 )
-from phase4_causal.long_texts.chosen_keys import Indexer, best_blocks, best_keys, best_of
+from phase4_causal.long_texts.chosen_keys import best_blocks, best_keys, best_of
 from phase4_causal.long_texts.delta_rule import delta_by_loops, delta_rule, delta_rule_recurrent
 from phase4_causal.long_texts.flash_attention import (
     LOG2_E,
@@ -383,28 +382,6 @@ def test_a_hidden_key_is_not_chosen_whatever_its_score():
     scores, allowed = torch.tensor([[9.0, -9.0, 3.0]]), torch.tensor([[False, True, True]])
     assert best_of(scores, allowed, 1).tolist() == [[False, False, True]]
     assert best_of(scores, allowed, 3).tolist() == allowed.tolist()
-
-
-def test_an_indexer_learns_which_keys_get_the_weight():
-    """Of words that are all alike but for the one that everybody wants."""
-    torch.manual_seed(0)
-    x = torch.zeros(choosing.TEXTS, 11, 7)
-    wanted = torch.randint(11, (choosing.TEXTS,))
-    x[range(choosing.TEXTS), wanted, 0] = 1.0
-    x[..., 1] = 1.0
-    asked = torch.zeros(choosing.TEXTS, 11, dtype=torch.bool)
-    asked[:, -1] = True
-    weights = x[:, None, None, :, 0].expand(-1, 2, 11, -1)  # of two heads
-    indexers = choosing.trained_indexers(x, weights, asked, steps=60)
-    assert len(indexers) == 2 and isinstance(indexers[0], Indexer)
-    for indexer in indexers:
-        assert torch.equal(indexer(x)[:, -1].argmax(dim=-1), wanted)
-
-
-def test_every_way_to_choose_keeps_as_many_keys():
-    query, key = torch.randn(2, 3, 2, 12, 5)
-    for mask in choosing.chosen_untrained(query, key).values():
-        assert (mask[:, :, 7::2].sum(dim=-1) == choosing.KEPT).all()
 
 
 # ---- layers of both kinds
