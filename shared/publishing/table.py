@@ -1,14 +1,15 @@
-"""What was found? Writes data/claims.md, data/numbers.md and data/notes.md.
+"""What was found? Writes data/claims.md and data/numbers.md.
 
     python shared/publishing/table.py
 
-All three are made from the claims, which stand in the code beside what measures them, and from the
+Both are made from the claims, which stand in the code beside what measures them, and from the
 record. data/claims.md has a line for each finding, which unfolds. data/numbers.md has a row for
 each number on record, and to these rows the numbers in README and lessons are links
 (record_links.py).
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
@@ -19,8 +20,7 @@ from shared import cli, paths
 from shared.evidence import findings, record
 from shared.evidence.claims import DIFFER, FAILS, HOLDS, Claim, all_claims
 from shared.plan import SECTIONS, path_of, question_of
-from shared.publishing import notes, record_links
-from shared.publishing.notes import cell
+from shared.publishing import record_links
 
 CLAIMS_PAGE = paths.ROOT / "data" / "claims.md"
 NUMBERS_PAGE = paths.ROOT / "data" / "numbers.md"
@@ -42,9 +42,9 @@ confidence.
 A few findings are about models that other people have trained and published. There the seed draws
 only the sentences, so these lines say *ten draws* and not ten runs.
 {newer}
-Every number that the ten runs measured stands in [the table of numbers](numbers.md). What course
-notes say wrongly, and what is true instead, has [a page of its own](notes.md). All three pages are
-written by [table.py](../shared/publishing/table.py).
+Every number that the ten runs measured stands in [the table of numbers](numbers.md). Both pages
+are written by [table.py](../shared/publishing/table.py). What course notes say wrongly, and what is
+true instead, has [a page of its own](notes.md).
 """
 NEWER = """
 {} claims, marked *new*, were added after these ten runs. So far they were tried on seeds 0 to 9
@@ -117,6 +117,11 @@ left it, and keeping four of them makes up for most of this. | 10 of 10 draws |
 rounded by word. | 10 of 10 draws |
 | That training needs the division by √d_k carries over to a real text. | 10 of 10 runs |
 """
+
+
+def cell(text: str) -> str:
+    """Returns text for a cell of a Markdown table: a bar would end it, "<start>" would be HTML."""
+    return re.sub(r"(?<!\\)([|<])", r"\\\1", text)
 
 
 def verdict_of(claim: Claim) -> str:
@@ -241,7 +246,6 @@ def main(argv: list[str] | None = None) -> None:
     texts = {
         CLAIMS_PAGE: claims_page(claims),
         NUMBERS_PAGE: numbers_page(),
-        notes.NOTES_PAGE: notes.notes_page(claims),
     }
     for page, text in texts.items():
         with paths.whole_file(page) as unfinished:

@@ -1,12 +1,10 @@
-"""What course notes say (data/notes.md): the page and its pointers; then sayings, tried by hand.
+"""What course notes say (data/notes.md), tried by hand.
 
 Most sayings are decided by a test beside the file that they speak of. Those that had none are tried
 here. The number of a saying, such as C021, stands beside the lines that decide it.
 """
 
-import hashlib
 import math
-import re
 from functools import partial
 
 import pytest
@@ -30,7 +28,7 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention, split_hea
 from phase2_multi_head.pooling.attention_pooling import AttentionPooling
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.long_texts.linear_attention import linear_attention
-from shared import paths, training
+from shared import training
 from shared.attention_utils import (
     attention_entropy,
     attention_rollout,
@@ -39,16 +37,12 @@ from shared.attention_utils import (
     padding_mask,
     strided_mask,
 )
-from shared.evidence.claims import all_claims
 from shared.grammar.scores import with_relations
 from shared.measure import count_operations, peak_memory
-from shared.publishing import notes, table
 from shared.tests.helpers import near
-from shared.tests.test_house import anchors
 from shared.toy_language import RELATIONS, START_ID, TOY_SENTENCE, VOCABULARY, encode
 from shared.toy_model import Block, ToyTransformer, sinusoidal_positions
 
-SAYINGS = notes.sayings()
 WORDS = TOY_SENTENCE.split()
 
 
@@ -62,66 +56,6 @@ def new(module, *arguments, **options):
     """A new module in float64, with the same initial weights each time."""
     torch.manual_seed(0)
     return module(*arguments, **options).double()
-
-
-# ---- the page
-
-
-def test_the_page_on_disk_is_that_of_the_sayings():
-    text = notes.NOTES_PAGE.read_text(encoding="utf-8")
-    assert text == notes.notes_page(all_claims()), "run shared/publishing/table.py"
-
-
-NEEDS = {  # kind -> what a saying must have, one of them
-    "finding": ["finding"],
-    "measured": ["where"],
-    "identity": ["where"],
-    "erratum": ["where", "by"],
-    "literature": ["by"],
-    "definition": ["where", "by"],
-    "opinion": ["answer"],
-    "not checkable here": ["answer"],
-}
-
-
-def test_every_saying_is_told_once_and_shown_where_its_number_stands():
-    for number, saying in enumerate(SAYINGS, start=1):
-        assert saying["id"] == f"C{number:03d}"
-        kind, verdict = saying["kind"], saying["verdict"]
-        assert any(saying.get(way) for way in NEEDS[kind]), saying
-        assert verdict in ("right", "wrong", "in part", "open"), saying
-        assert (verdict == "open") == (kind in ("opinion", "not checkable here")), saying
-        assert (verdict in notes.LISTED) == ("theme" in saying), saying
-        assert "theme" not in saying or saying["answer"].endswith((".", ".)")), saying
-        if "where" in saying:
-            assert not saying["where"].startswith("data/"), saying
-            text = (paths.ROOT / saying["where"]).read_text(encoding="utf-8")
-            if kind == "measured":
-                assert "main = Experiment(" in text or "main(" in text, saying
-                continue
-            assert re.search(rf"\b{saying['id']}\b", text), saying
-
-
-def test_every_finding_is_measured_and_every_link_of_the_page_arrives():
-    claims = all_claims()
-    known = {claim.id for claim in claims}
-    assert {saying["finding"] for saying in SAYINGS if "finding" in saying} <= known
-    text = notes.notes_page(claims)
-    rows = re.findall('<a id="(.+?)"></a>', table.claims_page(claims))
-    for link in re.findall(r"\]\(([^)]+)\)", text):
-        file, _, anchor = link.partition("#")
-        target = notes.NOTES_PAGE.parent / file
-        assert target.is_file(), link
-        if anchor:
-            assert anchor in (rows if target == table.CLAIMS_PAGE else anchors(target)), link
-    listed = {saying["id"] for saying in SAYINGS if saying["verdict"] in notes.LISTED}
-    assert set(re.findall(r"`(C\d{3})`", text)) == listed
-
-
-def test_the_text_that_a_published_model_reads_stays_as_it_is():
-    """window.py reads claims and their places as one text; another text gives other numbers."""
-    text = "\n".join(f"{saying['claim']} ({saying['said']})" for saying in SAYINGS)
-    assert hashlib.sha256(text.encode()).hexdigest().startswith("45a994ec6ce7f49768be37cf")
 
 
 # ---- scores, softmax and the division
