@@ -90,7 +90,6 @@ PLANS = {
         longer=(
             "phase2_multi_head.block.post_norm",
             "phase2_multi_head.block.learning_rates",
-            "phase2_multi_head.block.first_token",
         ),
     ),
     "phase3": Plan(

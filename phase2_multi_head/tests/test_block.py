@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from phase2_multi_head.block import first_token, learning_rates, post_norm, rank_collapse
+from phase2_multi_head.block import learning_rates, post_norm, rank_collapse
 from phase2_multi_head.block.block_by_parts import LAYERS_BY_PARTS, PostNormBlock, steps
 from phase2_multi_head.block.gated_attention import GatedAttention
 from phase2_multi_head.block.qk_norm import QKNormAttention
@@ -309,13 +309,12 @@ def test_an_open_gate_is_no_gate_and_a_closed_one_leaves_the_bias():
     near(ours(x)[0], plain.w_o.bias.expand(2, 5, -1))
 
 
-# ---- what the two experiments on them compare
+# ---- what the experiment on them compares
 
 
-@pytest.mark.parametrize("module", [learning_rates, first_token])
-def test_models_with_and_without_a_gate_have_equally_many_weights(module):
+def test_models_with_and_without_a_gate_have_equally_many_weights():
     counts = []
-    for make_attention in module.SIDES.values():
+    for make_attention in learning_rates.SIDES.values():
         model = next_word_model(make_attention, seed=0).model
         counts.append(sum(parameter.numel() for parameter in model.parameters()))
     assert max(counts) / min(counts) < 1.002
@@ -349,15 +348,3 @@ def test_training_goes_by_the_seed_and_hides_what_comes_later():
         models.append(trained.model)
     for one, other in zip(*(model.parameters() for model in models), strict=True):
         assert torch.equal(one, other)
-
-
-def test_weight_on_the_first_token_by_hand():
-    """Two texts of five and four words; words from the fourth on are asked."""
-    real = padding_mask(torch.tensor([5, 4]), 5)
-    mask = causal_mask(5) & real & real.mT
-    weights = torch.zeros(2, 2, 5, 5)
-    weights[0, :, 3, 0] = torch.tensor([0.2, 0.4])
-    weights[0, :, 4, 0] = torch.tensor([0.6, 0.8])
-    weights[1, :, 3, 0] = torch.tensor([0.1, 0.3])
-    weights[:, :, :3, 0] = weights[1, :, 4, 0] = 9.0  # early words and padding are not asked
-    near(first_token.on_first_token(weights, mask), (0.3 + 0.7 + 0.2) / 3, share=1e-6)
