@@ -87,10 +87,7 @@ PLANS = {
             "phase2_multi_head.heads.head_pruning",
         ),
         alone=("phase2_multi_head.costs.benchmark",),
-        longer=(
-            "phase2_multi_head.block.post_norm",
-            "phase2_multi_head.block.learning_rates",
-        ),
+        longer=("phase2_multi_head.block.learning_rates",),
     ),
     "phase3": Plan(
         train=("phase2_multi_head.models:load_multi_head_model",),

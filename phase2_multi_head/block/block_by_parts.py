@@ -3,12 +3,10 @@
 Attention moves information between words, and a feed-forward network works on each word by itself.
 Each reads a normalised copy of x, and what it finds is added to x, the residual stream (pre-norm;
 Xiong et al. 2020). The Block of this repository stands in shared/toy_model.py. Here it is taken
-step by step, with parts left out for rank_collapse.py, and with its norms behind the additions, as
-in the first transformer, for post_norm.py.
+step by step, and with parts left out for rank_collapse.py.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,19 +36,6 @@ def steps(block: Block, x: Tensor, mask: Tensor | None = None) -> dict[str, Tens
         "   feed-forward adds": computed,
         "what goes out": stream + computed,
     }
-
-
-class PostNormBlock(Block):
-    """A block with its norms behind the additions (Vaswani et al. 2017, section 3.1).
-
-    It gives norm(x + sublayer(x)). It has the parameters of a Block, so it can take over the
-    state_dict of one.
-    """
-
-    def forward(self, x: Tensor, mask: Tensor | None = None, **more: Any) -> tuple[Tensor, Tensor]:
-        output, weights = self.attention(x, mask=mask, **more)
-        x = self.attention_norm(x + self.dropout(output))
-        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x))), weights
 
 
 def without_residual(block: Block, x: Tensor) -> Tensor:

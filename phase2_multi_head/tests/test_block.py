@@ -1,5 +1,5 @@
-"""The block step by step, with dropout and with its norms behind; rank collapse by worked numbers;
-normalised queries and keys, and the gate.
+"""The block step by step and with dropout; rank collapse by worked numbers; normalised queries and
+keys, and the gate.
 
 The block in its transformer: test_oracles.py.
 """
@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from phase2_multi_head.block import learning_rates, post_norm, rank_collapse
-from phase2_multi_head.block.block_by_parts import LAYERS_BY_PARTS, PostNormBlock, steps
+from phase2_multi_head.block import learning_rates, rank_collapse
+from phase2_multi_head.block.block_by_parts import LAYERS_BY_PARTS, steps
 from phase2_multi_head.block.gated_attention import GatedAttention
 from phase2_multi_head.block.qk_norm import QKNormAttention
 from phase2_multi_head.models import next_word_model, train_in_order
@@ -25,13 +25,13 @@ from shared.attention_checks import torch_twin
 from shared.attention_utils import causal_mask, padding_mask
 from shared.optimization import constant
 from shared.tests.helpers import near
-from shared.toy_model import Block, ToyTransformer
+from shared.toy_model import Block
 
 
-def new_block(kind=Block, **more):
+def new_block(**more):
     """d_model 21, 3 heads of 7; the norms have weights of their own, so that no two are alike."""
     torch.manual_seed(0)
-    block = kind(21, MultiHeadAttention(21, 3), **more).double()
+    block = Block(21, MultiHeadAttention(21, 3), **more).double()
     for norm in (block.attention_norm, block.feed_forward_norm):
         nn.init.normal_(norm.weight, 1.0, 0.5)
         nn.init.normal_(norm.bias, 0.0, 0.5)
@@ -69,10 +69,9 @@ def test_without_dropout_not_a_bit_is_changed_and_nothing_is_drawn():
     assert parts == {"attention", "attention_norm", "feed_forward", "feed_forward_norm"}
 
 
-@pytest.mark.parametrize("kind", [Block, PostNormBlock])
-def test_dropout_is_off_when_the_model_is_used(kind):
-    block, x = new_block(kind, dropout=0.4).eval(), words(2, 5, 21)
-    near(block(x), new_block(kind)(x))
+def test_dropout_is_off_when_the_model_is_used():
+    block, x = new_block(dropout=0.4).eval(), words(2, 5, 21)
+    near(block(x), new_block()(x))
 
 
 @pytest.mark.parametrize("part", ["attention", "feed_forward"])
@@ -91,18 +90,9 @@ def test_dropout_is_of_what_a_sub_layer_adds_and_not_of_the_stream(part):
     assert 0.35 < gone.double().mean() < 0.45  # why: 1,617 draws
 
 
-def test_a_post_norm_block_drops_what_is_added_before_it_normalises():
-    block, x = new_block(PostNormBlock, dropout=0.4).train(), words(2, 5, 21)
-    torch.manual_seed(5)
-    output, _ = block(x)
-    torch.manual_seed(5)
-    stream = block.attention_norm(x + F.dropout(block.attention(x)[0], 0.4))
-    near(output, block.feed_forward_norm(stream + F.dropout(block.feed_forward(stream), 0.4)))
-
-
-def torch_layer(block, *, norm_first):
+def torch_layer(block):
     """PyTorch's own layer with the weights of a block."""
-    more = {"dropout": 0.0, "batch_first": True, "norm_first": norm_first}
+    more = {"dropout": 0.0, "batch_first": True, "norm_first": True}
     layer = nn.TransformerEncoderLayer(21, 3, 42, **more).double()
     layer.self_attn = torch_twin(block.attention)
     layer.norm1.load_state_dict(block.attention_norm.state_dict())
@@ -112,30 +102,14 @@ def torch_layer(block, *, norm_first):
     return layer
 
 
-@pytest.mark.parametrize(("kind", "norm_first"), [(Block, True), (PostNormBlock, False)])
-def test_a_block_is_the_layer_of_pytorch_with_its_norm_before_or_behind(kind, norm_first):
-    block, x, upstream = new_block(kind), words(2, 5, 21).requires_grad_(), words(2, 5, 21).flip(0)
+def test_a_block_is_the_layer_of_pytorch_with_its_norm_before():
+    block, x, upstream = new_block(), words(2, 5, 21).requires_grad_(), words(2, 5, 21).flip(0)
     real = padding_mask(torch.tensor([5, 3]), 5)
     found, _ = block(x, real)
-    expected = torch_layer(block, norm_first=norm_first)(x, src_key_padding_mask=~real[:, 0, 0])
+    expected = torch_layer(block)(x, src_key_padding_mask=~real[:, 0, 0])
     near(found, expected)
     slope = torch.autograd.grad(found, x, upstream)
     near(slope, torch.autograd.grad(expected, x, upstream))
-
-
-def test_models_with_the_norm_before_and_behind_start_from_the_same_weights():
-    torch.manual_seed(7)
-    theirs = ToyTransformer(make_attention=MultiHeadAttention).state_dict()
-    for kind in (Block, PostNormBlock):
-        model = post_norm.model_of(kind, seed=7).model
-        assert {type(block) for block in model.blocks} == {kind}
-        for name, parameter in model.state_dict().items():
-            assert torch.equal(parameter, theirs[name]), "the model that all scripts share"
-
-
-def test_rates_from_the_top_fall_as_those_of_a_cycle_do():
-    shares = [post_norm.from_the_top(step, 100) for step in range(100)]
-    assert shares[0] == 1 and shares[50] == pytest.approx(0.5) and 0 < shares[99] < 0.001
 
 
 # ---- layers by their parts
