@@ -140,7 +140,6 @@ PLANS = {
             "phase4_causal.induction.circuits",
             "phase4_causal.induction.new_places",
             "phase4_causal.long_texts.hybrid",
-            "phase4_causal.serving.shared_keys",
             "phase4_causal.serving.longer",
             "phase4_causal.serving.real_model",
             "phase4_causal.own_text.write",

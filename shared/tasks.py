@@ -3,7 +3,6 @@
     TwoPlaces      say table[x_(t-1), x_(t-3)]: a head must look at two places at once
     SymbolMover    write a string backwards, or copy from a distance: nothing but order decides
     Lookup         answer questions from a list of facts in random order: the right fact is known
-    CardReader     find four cards at once, each by another of its letters: a look-up a head
 
 The attention to use is an argument. A test of a task draws what no training has seen.
 """
@@ -247,68 +246,3 @@ def train_lookup(
 
     fit(model, loss_of_step, steps, matrix_rate=None)
     return model, model.scores(unseen) | {"before training": before["right alignments"]}
-
-
-# ---- four look-ups at once
-
-
-class CardReader(nn.Module):
-    """Reads cards, and answers questions: the embeddings of what stands on a card are added up.
-
-    Then comes one block, and at each question a guess of a digit for each colour.
-    """
-
-    CARDS, COLOURS, LETTERS, DIGITS = 8, 4, 16, 10  # as many questions as cards
-    D_MODEL = 64
-
-    def __init__(self, make_attention: MakeOne) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(self.COLOURS * self.LETTERS + self.DIGITS + 1, self.D_MODEL)
-        nn.init.normal_(self.embedding.weight, std=0.2)
-        self.blocks = nn.ModuleList([Block(self.D_MODEL, make_attention(self.D_MODEL))])
-        self.to_logits = nn.Sequential(
-            nn.LayerNorm(self.D_MODEL), nn.Linear(self.D_MODEL, self.COLOURS * self.DIGITS)
-        )
-
-    @classmethod
-    def draw(cls, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Returns cards with questions behind them, and the answers.
-
-        The first are symbols (count, 2 CARDS, COLOURS + 1), the answers are digits (count, CARDS,
-        COLOURS). A card has a letter in each colour, and a digit. A question has a letter in each
-        colour, from any cards, and is answered by the digits of all four.
-        """
-        letters = torch.rand(count, cls.COLOURS, cls.LETTERS, generator=generator).argsort(dim=-1)
-        # No two cards have the same letter of a colour.
-        letters = letters[..., : cls.CARDS].mT  # (B, COLOURS, LETTERS) -> (B, CARDS, COLOURS)
-        digits = torch.randint(cls.DIGITS, (count, cls.CARDS, 1), generator=generator)
-        asked = torch.randint(cls.CARDS, letters.shape, generator=generator)  # one card a colour
-        answers = digits.expand_as(asked).gather(1, asked)
-        # Each colour has symbols of its own for its letters. Then come the digits, and one symbol
-        # that questions have where cards have a digit.
-        letters = torch.cat([letters, letters.gather(1, asked)], dim=1)
-        letters = letters + cls.LETTERS * torch.arange(cls.COLOURS)
-        digits = F.pad(digits, (0, 0, 0, cls.CARDS), value=cls.DIGITS)  # -> (B, 2 CARDS, 1)
-        return torch.cat([letters, digits + cls.COLOURS * cls.LETTERS], dim=-1), answers
-
-    def loss(self, symbols: Tensor, answers: Tensor) -> Tensor:
-        """What draw gives -> mean cross-entropy of an answer, in nats."""
-        x = self.embedding(symbols).sum(dim=-2)  # (B, T, COLOURS + 1, d_model) -> (B, T, d_model)
-        x, _ = self.blocks[0](x, causal_mask(x.size(1)))
-        logits = self.to_logits(x[:, self.CARDS :])  # -> (B, CARDS, COLOURS * DIGITS)
-        return F.cross_entropy(logits.reshape(-1, self.DIGITS), answers.flatten())
-
-
-def train_card_reader(make_attention: MakeOne, seed: int, steps: int) -> float:
-    """Train one model on cards -> its loss on others. By one seed all models see the same cards."""
-    torch.manual_seed(seed)
-    model = CardReader(make_attention)
-    generator = torch.Generator().manual_seed(seed)
-
-    def loss_of_step(_: int) -> Tensor:
-        return model.loss(*CardReader.draw(32, generator))
-
-    fit(model, loss_of_step, steps, rate=0.02, matrix_rate=0.04, matrix_decay=0.0)
-    unseen = CardReader.draw(500, torch.Generator().manual_seed(10**6 + seed))
-    with torch.no_grad():
-        return model.loss(*unseen).item()

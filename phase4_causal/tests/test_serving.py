@@ -18,7 +18,7 @@ from phase3_visualization.pretrained import language_model, parity
 from phase4_causal.causal_attention import CausalSelfAttention, generate
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.models import long_model
-from phase4_causal.serving import longer, rotary_attention, shared_keys
+from phase4_causal.serving import longer, rotary_attention
 from phase4_causal.serving.cache_cost import Work, costs
 from phase4_causal.serving.cache_layouts import LAYOUTS
 from phase4_causal.serving.drafts import chooser, missing_part, speculate
@@ -32,9 +32,7 @@ from phase4_causal.serving.rolling_cache import RollingCache
 from phase4_causal.serving.rotary_attention import STRETCHES, TRAINED, RotaryHeads
 from phase4_causal.writing.sampling import GREEDY, Sampling, new_caches, write_sentences
 from shared.attention_utils import causal_mask, streaming_mask
-from shared.experiment import Results
 from shared.measure import count_operations
-from shared.tasks import CardReader as Cards
 from shared.tests.helpers import near
 from shared.toy_language import END_ID, START_ID, VOCABULARY, decode
 from shared.toy_model import ToyTransformer
@@ -428,30 +426,6 @@ def test_absorbed_makes_no_keys_of_the_past():
     assert more - less == 2 * B * H * (D_C + D_R + D_C)
 
 
-def test_cards_have_one_answer():
-    first_digit = Cards.COLOURS * Cards.LETTERS
-    symbols, answers = Cards.draw(5, torch.Generator().manual_seed(0))
-    for rows, wanted in zip(symbols.tolist(), answers.tolist(), strict=True):
-        shown = {}
-        for *letters, digit in rows[: Cards.CARDS]:
-            shown |= dict.fromkeys(letters, digit - first_digit)
-        # A letter of a colour stands on one card only.
-        assert len(shown) == Cards.CARDS * Cards.COLOURS
-        for (*letters, nothing), digits in zip(rows[Cards.CARDS :], wanted, strict=True):
-            assert [shown[letter] for letter in letters] == digits
-            assert nothing == first_digit + Cards.DIGITS, "questions show no digit"
-
-
-def test_numbers_kept():
-    for way, make_attention in shared_keys.WAYS.items():
-        module = make_attention(64, 4)
-        if way == "latent":
-            kept = module.project(torch.zeros(1, 1, 64))[2].size(-1)
-        else:
-            kept = module.w_k.out_features + module.w_v.out_features
-        assert kept == shared_keys.NUMBERS_KEPT[way]
-
-
 # ---- rolling and longer
 
 WINDOWS = [(1, 0), (5, 0), (7, 4), (3, 5), (29, 2)]  # window, sinks; the last never rolls
@@ -559,18 +533,3 @@ def test_heads_are_attention_with_turned_queries_and_keys(way, mask):
 def test_the_words_to_copy_stand_three_places_back():
     words, wanted = longer.copies(3, 40, torch.Generator().manual_seed(0))
     assert torch.equal(wanted[:, 3:], words[:, :-3])
-
-
-def test_what_was_not_run_says_so_and_the_middle_run_counts():
-    """A mean would be drawn from one far seed."""
-    runs = []
-    for loss in (0.01, 0.02, 0.9):
-        numbers = {}
-        for task in shared_keys.TASKS:
-            for way in shared_keys.QUARTER:
-                numbers[f"{task}, {way}"] = loss
-        runs.append(numbers)
-    figure = shared_keys.picture(Results(runs, None, {}))
-    for ax in figure.axes:
-        texts = [text.get_text() for text in ax.texts]
-        assert texts == ["+0.02", "+0.02", "not run"]

@@ -45,7 +45,7 @@ ELSEWHERE = {
     "phase3_visualization/pretrained/README.md": "23",  # million numbers
     "phase4_causal/README.md": "0.95; 4.6",  # top-p; ln of the size of the vocabulary
     # KiB, which a test asserts; a version; counted by pages.py; DeepSeek-V2's sizes; tests
-    "phase4_causal/serving/README.md": "3.1; 10; 512; 576; 32,768; 200",
+    "phase4_causal/serving/README.md": "3.1; 10; 128; 512; 576; 32,768; 200",
 }
 
 
