@@ -138,7 +138,6 @@ PLANS = {
         longer=(
             "phase4_causal.induction.induction",
             "phase4_causal.induction.circuits",
-            "phase4_causal.induction.new_places",
             "phase4_causal.long_texts.hybrid",
             "phase4_causal.serving.longer",
             "phase4_causal.serving.real_model",

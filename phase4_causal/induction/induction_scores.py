@@ -29,7 +29,7 @@ from phase4_causal.causal_attention import CausalSelfAttention
 from shared.head_statistics import relation_weight
 from shared.optimization import fit
 from shared.toy_language import SPECIAL
-from shared.toy_model import MakeAttention, ToyTransformer, changed
+from shared.toy_model import ToyTransformer, changed
 
 SYMBOLS = 64  # words in use
 LENGTH = 33  # words of a sequence
@@ -45,22 +45,15 @@ def repeated_sequences(
     generator: torch.Generator,
     block_lengths: tuple[int, int] = BLOCK_LENGTHS,
     length: int = LENGTH,
-    most_before: int = 0,
 ) -> Tensor:
     """Sequences that repeat a block -> tokens (count, length).
 
-    The words and the length of the block are drawn anew for each, and so is how many other words
-    stand before it: none, or up to most_before, which do not come again.
+    The words and the length of the block are drawn anew for each.
     """
     shuffled = torch.rand(count, SYMBOLS, generator=generator).argsort(dim=1)
     shortest, longest = block_lengths
     period = torch.randint(shortest, longest + 1, (count, 1), generator=generator)
-    places = torch.arange(length)
-    sources = places % period  # which of the shuffled words each place has: (count, length)
-    if most_before:
-        before = torch.randint(most_before + 1, (count, 1), generator=generator)
-        in_block = (places - before) % period
-        sources = torch.where(places < before, places, before + in_block)
+    sources = torch.arange(length) % period  # which of the shuffled words stands where
     words = shuffled.gather(1, sources)  # (count, SYMBOLS) -> (count, length)
     return words + len(SPECIAL)
 
@@ -82,20 +75,14 @@ def generator(seed: int, purpose: int) -> torch.Generator:
     return torch.Generator().manual_seed(purpose * 10**6 + seed)
 
 
-def untrained_repeater(
-    seed: int,
-    num_layers: int = 2,
-    *,
-    networks: bool = False,
-    make_attention: MakeAttention = CausalSelfAttention,
-) -> ToyTransformer:
+def untrained_repeater(seed: int, num_layers: int = 2, *, networks: bool = False) -> ToyTransformer:
     """The model of a seed before its first step.
 
     Without feed-forward networks: they give 0, and do not learn.
     """
     torch.manual_seed(seed)
     model = ToyTransformer(
-        num_heads=HEADS_A_LAYER, num_layers=num_layers, make_attention=make_attention
+        num_heads=HEADS_A_LAYER, num_layers=num_layers, make_attention=CausalSelfAttention
     )
     if not networks:
         for block in model.blocks:
@@ -110,19 +97,16 @@ def train_repeater(
     seed: int,
     steps: int,
     watch: Callable[[int], None] | None = None,
-    *,
-    most_before: int = 0,
 ) -> ToyTransformer:
-    """Train a model, and return it; those of one seed and one most_before see the same batches.
+    """Train a model, and return it; those of one seed see the same batches.
 
-    most_before: how many words may stand before the block, as in repeated_sequences. After the
-    first steps the learning rate stays the same, so that a sudden fall is not the schedule's doing.
-    watch: called with the number of steps done.
+    After the first steps the learning rate stays the same, so that a sudden fall is not the
+    schedule's doing. watch: called with the number of steps done.
     """
     batches = generator(seed, 0)
 
     def loss_of_step(_: int) -> Tensor:
-        tokens = repeated_sequences(BATCH, batches, most_before=most_before)
+        tokens = repeated_sequences(BATCH, batches)
         logits, _ = model(tokens[:, :-1])
         return F.cross_entropy(logits.mT, tokens[:, 1:])  # (N, T, V) -> (N, V, T)
 

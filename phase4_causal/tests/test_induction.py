@@ -1,7 +1,6 @@
 """Induction: the task and the scores of heads beside plain loops, and heads made by hand."""
 
 import math
-from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import pytest
@@ -11,7 +10,7 @@ import torch.nn.functional as F
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
 from phase3_visualization.circuits.patching import Patching, forward_pass
-from phase4_causal.induction import circuits, induction, new_places
+from phase4_causal.induction import circuits, induction
 from phase4_causal.induction import induction_scores as task
 from phase4_causal.induction import word_tables as tables
 from phase4_causal.induction.induction_scores import HEADS_A_LAYER as HEADS
@@ -46,29 +45,10 @@ def test_sequences_repeat_a_block_of_their_own(shortest, longest, length):
     assert periods == set(range(shortest, longest + 1))
 
 
-def test_a_block_may_begin_behind_words_that_do_not_come_again():
-    """Without that nothing is drawn in addition: of one seed the sequences stay what they were."""
-    draw = torch.Generator().manual_seed(5)
-    beginnings = set()
-    for row in task.repeated_sequences(300, draw, (3, 5), 17, most_before=4).tolist():
-        begins = min(place for place, word in enumerate(row) if row.count(word) > 1)
-        block = row[begins:]
-        period = block.index(block[0], 1)
-        assert 3 <= period <= 5 and block[period:] == block[:-period]
-        assert len(set(row)) == begins + period
-        beginnings.add(begins)
-    assert beginnings == {0, 1, 2, 3, 4}
-    draw.manual_seed(5)
-    as_before = task.repeated_sequences(7, draw, most_before=0)
-    assert torch.equal(as_before, TOKENS)
-
-
-@pytest.mark.parametrize(
-    ("places", "begins"), [(induction.FROM_THE_MIDDLE, 16), (new_places.LATE, 24)]
-)
-def test_texts_unlike_those_of_training_copy_a_block_of_eight(places, begins):
-    assert places[:begins] == list(range(begins))
-    assert places[begins:] == [begins - 8 + i % 8 for i in range(len(places) - begins)]
+def test_a_copy_from_the_middle_has_a_block_of_eight():
+    places = induction.FROM_THE_MIDDLE
+    assert places[:16] == list(range(16))
+    assert places[16:] == [8 + i % 8 for i in range(len(places) - 16)]
 
 
 def test_places_against_a_plain_loop():
@@ -167,21 +147,6 @@ def test_where_no_answer_is_lost_no_share_of_them_is_told_and_the_rule_does_not_
     none = spent | {"answers lost, each alone": 0.0, "answers lost, all together": 0.0}
     assert claim.holds(lost)
     assert math.isnan(claim.effect(none)) and not claim.holds(none)
-
-
-def test_three_models_learn_as_long_with_positions_or_beginnings_of_their_own(monkeypatch):
-    trained = []
-    monkeypatch.setattr(
-        new_places, "train_repeater", lambda *given, **more: trained.append((*given, more))
-    )
-    run = SimpleNamespace(seed=3, steps=lambda wanted: wanted)
-    for name in new_places.COLORS:
-        new_places.train_model(name, run)
-    positions = {type(model.blocks[0].attention).__name__ for model, *_ in trained}
-    assert positions == {"CausalSelfAttention", "RotaryHeads"}
-    assert [bool(model.positions.any()) for model, *_ in trained] == [True, True, False]
-    assert [more.get("most_before", 0) for *_, more in trained] == [0, 16, 0]
-    assert {given[1:3] for given in trained} == {(3, task.TRAINING_STEPS)}
 
 
 def test_where_the_loss_falls():
