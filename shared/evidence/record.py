@@ -176,30 +176,6 @@ def known(claim: Claim) -> Verdict:
     return Verdict(claim.explored, 10)
 
 
-class Noted(dict[str, float]):
-    """The numbers of a seed; it notes which of them somebody looks up."""
-
-    def __init__(self, numbers: Numbers) -> None:
-        super().__init__(numbers)
-        self.names: set[str] = set()
-
-    def __getitem__(self, name: str) -> float:
-        self.names.add(name)
-        return super().__getitem__(name)
-
-
-def decided_by(claim: Claim) -> set[str]:
-    """Returns the names of the numbers that a claim's rule asks for; none if it has no record."""
-    names = set()
-    if verdict(claim):
-        for numbers in runs(claim.experiment):
-            noted = Noted(numbers)
-            claim.effect(noted)
-            claim.also(noted)
-            names |= noted.names
-    return names
-
-
 def effects(claim: Claim) -> list[float]:
     """Returns the number that decides a claim, of each seed of the record."""
     return [claim.effect(numbers) for numbers in runs(claim.experiment)]

@@ -8,18 +8,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import pandas as pd
 import pytest
 
 from shared import cli, paths
 from shared.evidence import findings, record
-from shared.evidence.claims import DIFFER, FAILS, HOLDS, Claim, all_claims
+from shared.evidence.claims import DIFFER, FAILS, HOLDS, all_claims
 from shared.experiment import made_otherwise
 from shared.paths import place
 from shared.plan import NEEDS, PLANS
 from shared.publishing.report import write_pages
 from shared.publishing.report.lessons import Site, add_previews, rendered, sources, write_lesson
-from shared.publishing.report.your_run import LISTED, your_run
 from shared.publishing.seven import SMALL_PICTURES
 from shared.tests.helpers import axe_violations
 from shared.visualization_utils import save_figure
@@ -145,137 +143,40 @@ def test_report_escapes_and_leaves_nothing_out(report):
     assert "plots/phase1/scaling.png" in scaling and "What does dividing by √d_k do" in scaling
 
 
-WATER = "phase1_single_head.parts.scaling"
-TEN = {  # number -> its ten values on record; the others lie at 0.24993 to 0.75007
-    "constant": [3.0] * 10,
-    "wetness": [0.4, 0.6] * 5,
-    "heat": [0.4, 0.6] * 5,
-}
-
-
-@pytest.fixture
-def planted(monkeypatch):
-    """A record of three numbers."""
-    rows = [
-        (WATER, number, seed, "AMD", "2", "c0de", value)
-        for number, values in TEN.items()
-        for seed, value in zip(record.SEEDS, values, strict=True)
-    ]
-    table = pd.DataFrame(rows, columns=record.COLUMNS)
-    record.check_rows(table)
-    monkeypatch.setattr(record, "read", lambda: table)
-    record.runs.cache_clear()
-    yield
-    record.runs.cache_clear()
-
-
-def asked(*runs, findings=(), otherwise=()):
-    """A question as the page has it."""
-    return {
-        "module": WATER,
-        "text": "Is it wet?",
-        "runs": runs,
-        "findings": findings,
-        "otherwise": otherwise,
-    }
-
-
-def compared(*questions, claims=()):
-    return your_run(questions, claims)
-
-
-@pytest.mark.parametrize("heat", [0.5, 0.9, 0.1, 9.0, 0.75, 0.7501])
-def test_a_run_is_compared_number_by_number(planted, heat):
-    """A constant and what the record lacks are not compared; the first run alone counts."""
-    low, high = record.interval(WATER, "heat")
-    numbers = {"constant": 4.0, "wetness": 0.5, "heat": heat, "unrecorded": 9.0}
-    run = compared(asked(numbers, {"wetness": 77.0}), asked())
-    assert [dot.name for dot in run.dots] == ["wetness", "heat"]
-    wetness, dot = run.dots
-    assert wetness.place == pytest.approx(0.5) and not wetness.is_outside
-    assert (dot.low, dot.high) == (low, high)
-    assert run.outside == ([] if low <= heat <= high else [dot])
-    assert dot.place == pytest.approx(heat, rel=0.01), "of a track from 0 to 1"
-    assert dot.is_outside == (not 0.25 <= dot.place <= 0.75)
-    assert not (dot.is_outside and dot.texts[0] in dot.texts[1:]), "the text shows it, too"
-    assert [*record.inside(WATER, [numbers])] == [True, not dot.is_outside]
-
-
-def test_the_farthest_number_is_named_first_and_many_are_more_than_chance(planted):
-    run = compared(asked({"wetness": 0.8, "heat": -9.0}))
-    assert [dot.name for dot in run.outside] == ["heat", "wetness"]
-    assert not run.beyond_chance, "two numbers say nothing"
-    far = [asked({"wetness": 0.8, "heat": -9.0})] * 2
-    assert compared(*far).beyond_chance
-    rest = [asked({"wetness": 0.5, "heat": 0.5})] * 15
-    assert not compared(*far, *rest).beyond_chance
-
-
-def test_a_verdict_that_differs_is_named_and_nothing_to_compare_is_said(planted, tmp_path):
-    as_ever = saved("C904", "as ever", HOLDS) | {"as published": True}
-    turned = saved("C905", "turned", HOLDS)
-    run = compared(asked({}, findings=[as_ever, turned]))
-    assert run.turned == [turned] and not run.dots
-    text = write_pages.write_report(Site(tmp_path)).read_text(encoding="utf-8")
-    assert "Nothing could be compared" in text and "By chance" not in text
-
-
-def claim_of(name, **rule):
-    world = {"*": 0.5}
-    said = {"text": name, "source": "", "rule": "", "oracle": world, "null": world}
-    return Claim(id=name, experiment=WATER, **said, **rule)
-
-
-def test_a_number_is_told_with_the_findings_whose_rule_asks_for_it(planted):
-    """Also if only the second half of a rule does; what came out otherwise is told first."""
-    claims = [
-        claim_of("warm", effect=lambda n: n["heat"], at_least=0.3),
-        claim_of("warm and wet", effect=lambda n: n["heat"], also=lambda n: n["wetness"] > 1),
-        claim_of("not on record", effect=lambda n: n["cold"]),
-    ]
-    assert [record.decided_by(claim) for claim in claims] == [{"heat"}, {"heat", "wetness"}, set()]
-    warm = saved("warm", "It is warm.", HOLDS) | {"as published": True}
-    wet = saved("warm and wet", "It is wet.", HOLDS)
-    newer = saved("not on record", "It is cold.", HOLDS) | {"as published": True}
-    question = asked({"heat": 0.5, "wetness": 0.5}, findings=[warm, wet, newer])
-    heat, wetness = compared(question, claims=claims).dots
-    assert heat.findings == [wet, warm] and wetness.findings == [wet]
-    (alone,) = compared(asked({"heat": 0.5}), claims=claims).dots
-    assert alone.findings == []
-
-
 def run_section(report):
     page = report.read_text(encoding="utf-8")
     return page[page.index('<h2 id="run">') : page.index('<h2 id="surprises">')]
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ([["--quick"], ["--quick"]], "This was a test drive with <code>--quick</code>"),
-        ([["--heads"], ["--heads"]], "This was a run with <code>--heads</code>"),
-        ([[], ["--quick"]], "1 of 2 experiments were a test drive with <code>--quick</code>"),
-        ([[], []], "lie where the record expects them"),
-    ],
-)
-def test_a_test_drive_is_told_and_not_compared(tmp_path, options, said):
-    for (experiment, made), otherwise in zip(MADE.items(), options, strict=True):
-        content = {
-            "experiment": experiment,
-            "otherwise": otherwise,
-            "findings": [saved(*finding) for finding in made],
-            "runs": [measured(experiment)],
-            "table": "",
-            "answer": "",
-        }
-        findings.save(tmp_path, content)
-    section = run_section(write_pages.write_report(Site(tmp_path)))
-    assert said in section
-    for (experiment, made), otherwise in zip(MADE.items(), options, strict=True):
-        compared_here = f'<a href="#{experiment}">' in section
-        turned_here = f'<a href="#{made[0][0]}">' in section
-        assert compared_here == turned_here == (not otherwise)
-    assert ("not compared" in section) == any(options)
+def test_the_page_says_how_many_numbers_lie_in_their_ranges(report):
+    compared = []
+    for experiment in MADE:
+        compared += record.inside(experiment, [measured(experiment)])
+    count = len(compared)
+    assert f"{count - 10} of {count} numbers of your run lie in their ranges" in run_section(report)
+    differing = report.read_text(encoding="utf-8").count("In your run: holds, 1 of 1 seeds.")
+    assert differing == len(IN_ORDER), "all of these came out otherwise than on record"
+
+
+def test_a_test_drive_is_told_and_not_compared(tmp_path):
+    for options in (["--quick"], []):
+        for experiment, otherwise in zip(MADE, (["--heads"], options), strict=True):
+            content = {
+                "experiment": experiment,
+                "otherwise": otherwise,
+                "findings": [saved(*finding) for finding in MADE[experiment]],
+                "runs": [measured(experiment)],
+                "table": "",
+                "answer": "",
+            }
+            findings.save(tmp_path, content)
+        page = write_pages.write_report(Site(tmp_path))
+        section = run_section(page)
+        assert f"{1 + bool(options)} of 2 experiments were run with <code>--heads</code>" in section
+        assert ("<code>--quick</code>" in section) == bool(options)
+        assert ("lie in their ranges" in section) == (not options)
+        differing = page.read_text(encoding="utf-8").count("In your run: ")
+        assert differing == (0 if options else 2), "those that were made like the record"
 
 
 def test_an_experiment_keeps_how_it_was_made_otherwise_than_the_record():
@@ -286,23 +187,6 @@ def test_an_experiment_keeps_how_it_was_made_otherwise_than_the_record():
         (["--d-model", "32", "--quick"], ["--quick", "--d-model"]),
     ]:
         assert made_otherwise(cli.parse(cli.parser(""), given)) == kept
-
-
-def test_the_page_begins_with_the_run(report):
-    section = run_section(report)
-    counted = [len(record.inside(module, [measured(module)])) for module in MADE]
-    assert f"Your run has {sum(counted)} numbers to compare" in section
-    assert f"{sum(counted) - 10} of them lie where" in section
-    listed = section.partition("<details>")[0]
-    assert listed.count(", expected ") == LISTED and f"{10 - LISTED} more outside" in section
-    assert section.count("<circle") == sum(counted) - 10, "inside: once, in the fold"
-    assert section.count('<path class="out"') == 2 * 10, "outside: by name, and in the fold"
-    assert "wetness" not in section
-    assert re.findall(r'<a href="([^"#]+)">(.*?)</a>', section) == [
-        ("lessons/phase1_single_head/index.html", "lesson 1, One head")
-    ]
-    for name in IN_ORDER:
-        assert f'<a href="#{name}">' in section, "all of these came out otherwise"
 
 
 POINTS = [  # claim -> its point, and what it was tried with

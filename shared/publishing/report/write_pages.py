@@ -2,10 +2,10 @@
 
     python shared/publishing/report/write_pages.py
 
-The report page begins with a dot for each finding, the numbers of the run beside the record
-(your_run.py), and how the surprises begin that README and data/surprises.md tell. Then it has each
-question that a script asks, with what it measured (data/processed/findings/) and drew. The picture
-of an experiment is called after its file; any other script says in its docstring what it draws.
+The report page begins with a dot for each finding, in how far the run agrees with the record, and
+how the surprises begin that README and data/surprises.md tell. Then it has each question that a
+script asks, with what it measured (data/processed/findings/) and drew. The picture of an experiment
+is called after its file; any other script says in its docstring what it draws.
 report.js filters.
 """
 
@@ -38,7 +38,6 @@ from shared.publishing.report.lessons import (
     rendered,
     write_lessons,
 )
-from shared.publishing.report.your_run import LISTED, your_run
 
 PUBLISHED = Path("phase3_visualization", "pretrained", "README.md")  # says what to install
 
@@ -146,6 +145,18 @@ def point_of(claim: str) -> tuple[str, str]:
     return point, "".join(conditions)
 
 
+def inside_record(questions: Iterable[Mapping]) -> list[bool]:
+    """Returns whether each number of a run lies where the record expects it.
+
+    Nothing is compared of a run whose options train otherwise than the record did, such as --quick.
+    """
+    found = []
+    for question in questions:
+        if not question["otherwise"]:
+            found += record.inside(question["module"], question["runs"][:1])
+    return found
+
+
 def shares(findings: Iterable[Mapping]) -> dict[str, Any]:
     """Returns how many findings are on record, and how many of them are here.
 
@@ -175,8 +186,8 @@ def write_report(site: Site) -> Path:
         paths.PAGE,
         "report.html.jinja",
         title="Attention, built from scratch and measured",
-        run=your_run(questions, all_claims()),
-        listed=LISTED,
+        measured=[question for question in questions if question["runs"]],
+        inside=inside_record(questions),
         surprises=surprises(site),
         phases=phases,
         names=SECTIONS,
