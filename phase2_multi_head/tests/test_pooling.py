@@ -17,7 +17,15 @@ from phase2_multi_head.pooling.attention_pooling import (
 from shared.attention_utils import padding_mask
 from shared.grammar.scores import with_relations
 from shared.tests.helpers import D_K, T_K, near
-from shared.toy_language import INDEX, PAD_ID, encode, pad_batch, tokenize
+from shared.toy_language import (
+    INDEX,
+    NOUN_PAIRS,
+    PAD_ID,
+    encode,
+    pad_batch,
+    sample_corpus,
+    tokenize,
+)
 
 
 @pytest.mark.parametrize(
@@ -100,48 +108,48 @@ BY_HAND = (
     "a big bus beside many houses stalled on the bridges",
     "again the foxes beside the box ran near the parks",
 )
-DECISIVE = {  # which nouns are plural; places of determiner and noun
-    "subject": ([1, 0, 1], [[0, 1], [0, 2], [1, 2]]),
-    "beside": ([0, 1, 0], [[3, 4], [4, 5], [4, 5]]),
-    "place": ([0, 1, 1], [[7, 9], [8, 9], [8, 9]]),
-}
+PLURAL, DECISIVE = [0, 1, 0], [[3, 4], [4, 5], [4, 5]]  # of the noun beside the subject
 
 
-def by_hand(question):
-    return questions.ask([with_relations(text.split()) for text in BY_HAND], question)
+def by_hand():
+    return questions.ask([with_relations(text.split()) for text in BY_HAND])
 
 
-@pytest.mark.parametrize("question", questions.QUESTIONS)
-def test_questions_by_hand(question):
-    task, (plural, decisive) = by_hand(question), DECISIVE[question]
-    assert task.answers.tolist() == plural
-    assert [row.nonzero()[:, 0].tolist() for row in task.decisive] == decisive
-    assert task.mask.shape == (3, 1, 1, 10) and task.mask.all()
+def test_what_is_asked_by_hand():
+    asked = by_hand()
+    assert asked.answers.tolist() == PLURAL
+    assert [row.nonzero()[:, 0].tolist() for row in asked.decisive] == DECISIVE
+    assert asked.mask.shape == (3, 1, 1, 10) and asked.mask.all()
 
 
-@pytest.mark.parametrize(("place", "looks"), [(0, 2 / 3), (2, 2 / 3), (5, 0.0)])
+@pytest.mark.parametrize(("place", "looks"), [(3, 1 / 3), (4, 1.0), (5, 2 / 3), (1, 0.0)])
 def test_right_answers_and_looks_by_hand(place, looks):
     def always_plural(tokens, _mask):
         weights = F.one_hot(torch.full((len(tokens), 1, 1), place), tokens.size(1)).double()
         return torch.tensor([[0, 1]]).expand(len(tokens), 2), weights
 
-    assert questions.right_and_looks(always_plural, by_hand("subject")) == (2 / 3, looks)
+    assert questions.right_and_looks(always_plural, by_hand()) == (1 / 3, looks)
 
 
-def test_held_out_questions_are_new_and_no_noun_tells_the_number_of_another():
-    train, held_out = questions.both_parts("beside")
+def test_held_out_sentences_are_new_and_no_noun_tells_the_number_of_another():
+    train, held_out = questions.both_parts()
     seen, new = set(map(tuple, train.tokens.tolist())), set(map(tuple, held_out.tokens.tolist()))
     assert len(seen) > 2000 and len(held_out.tokens) > 800 and not seen & new
-    parts = [questions.both_parts(question)[1] for question in questions.QUESTIONS]
-    answers = torch.stack([part.answers for part in parts]).double()
-    assert (torch.corrcoef(answers) - torch.eye(3)).abs().max() < 0.1
+    plurals = {plural for _, plural in NOUN_PAIRS}
+    nouns = []  # of each sentence whether subject, noun beside it and place are plural
+    for sentence in questions.with_three_nouns(sample_corpus(8000, 3000)[1]):
+        words = [sentence.words[noun] for _, noun in sorted(sentence.relations["determiner-noun"])]
+        nouns.append([word in plurals for word in words])
+    nouns = torch.tensor(nouns).double().T
+    assert torch.equal(nouns[1], held_out.answers.double())
+    assert (torch.corrcoef(nouns) - torch.eye(3)).abs().max() < 0.1
 
 
 def test_training_lets_attention_find_what_the_mean_and_the_last_word_cannot():
     right, looks = {}, {}
-    _, held_out = questions.both_parts("beside")
+    _, held_out = questions.both_parts()
     for name in questions.POOLINGS:
-        model = questions.train_classifier(name, "beside", with_layer=False, seed=5, steps=120)
+        model = questions.train_classifier(name, with_layer=False, seed=5, steps=120)
         right[name], looks[name] = questions.right_and_looks(model, held_out)
     assert right["attention"] > right["mean"] + 0.1 > right["last word"] + 0.2
     assert looks["attention"] > 0.25  # even: 0.17
