@@ -13,7 +13,6 @@ import re
 import signal
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,7 +22,6 @@ from torch.nn.utils import parameters_to_vector
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.key_value_cache import KeyValueCache
-from phase4_causal.long_texts import ring_attention
 from phase4_causal.long_texts.delta_rule import delta_rule
 from phase4_causal.long_texts.flash_attention import flash_attention
 from phase4_causal.long_texts.local_attention import local_attention
@@ -150,38 +148,6 @@ def test_a_hidden_value_that_is_no_number_does_what_it_does_in_torch():
     assert (
         "0 · NaN" in scaled_dot_product_attention.__doc__ and "0 · NaN" in flash_attention.__doc__
     )
-
-
-def test_a_ring_asks_torchrun_and_no_variable_of_its_name(monkeypatch):
-    started, others = [], SimpleNamespace(processes=[], join=lambda: True)
-
-    def spawn(*arguments, join):
-        started.append((arguments, join, signal.getsignal(signal.SIGINT)))
-        return others
-
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setattr(torch.multiprocessing, "spawn", spawn)
-    heard = signal.getsignal(signal.SIGINT)
-    ring_attention.main()
-    ((_, waits, heard_by_others),) = started
-    assert (
-        not waits and heard_by_others == signal.SIG_IGN and signal.getsignal(signal.SIGINT) == heard
-    )
-
-
-def test_a_ring_that_is_interrupted_ends_its_processes(monkeypatch):
-    def interrupted():
-        raise KeyboardInterrupt
-
-    done = []
-    process = SimpleNamespace(
-        kill=lambda: done.append("killed"), join=lambda: done.append("joined")
-    )
-    others = SimpleNamespace(processes=[process, process], join=interrupted)
-    monkeypatch.setattr(torch.multiprocessing, "spawn", lambda *arguments, join: others)
-    with pytest.raises(KeyboardInterrupt):
-        ring_attention.main()
-    assert done == ["killed", "joined"] * 2
 
 
 TINY = training.Recipe("hostile", "masked word", num_heads=2, num_layers=1, steps=0, d_model=16)
