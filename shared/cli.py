@@ -35,33 +35,23 @@ from shared.toy_model import MakeAttention
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# More would take days, or all the memory.
-MOST = {"seeds": 100, "d_model": 1024, "heads": 1024, "layers": 24}
-LONGEST = 400  # letters of a message: five lines of a terminal
+# The least and the most of an option. More would take days, or all the memory.
+LIMITS = {
+    "seed": (0, 2**31),
+    "seeds": (1, 100),
+    "d_model": (1, 1024),
+    "heads": (1, 1024),
+    "layers": (1, 24),
+}
 # What ends a program from outside; Windows has no SIGHUP.
 STOPS = [number for number in signal.Signals if number.name in ("SIGINT", "SIGTERM", "SIGHUP")]
-
-
-def shortened(message: str) -> str:
-    """Returns a message; of a very long one, such as one with a long path, beginning and end."""
-    if len(message) <= LONGEST:
-        return message
-    half = LONGEST // 2
-    return f"{message[:half]} ... {message[-half:]}"
 
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that says what is wrong in one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {shortened(message)}\n")
-
-
-def folder(name: str) -> Path:
-    """Returns what --output-dir names. An empty name, as of an unset variable, is refused."""
-    if not name:
-        raise argparse.ArgumentTypeError("it must name a folder, such as . for this one")
-    return Path(name)
+        self.exit(2, f"{self.prog}: {message}\n")
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -88,7 +78,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     everything = "print all numbers and rules, not a table and verdicts alone"
     add("--numbers", action="store_true", help=everything)
     where = "write pictures and data under DIR"
-    add("--output-dir", type=folder, default=paths.ROOT, metavar="DIR", help=where)
+    add("--output-dir", type=Path, default=paths.ROOT, metavar="DIR", help=where)
     add("--no-pictures", dest="pictures", action="store_false", help="measure only")
     kinds = ("png", "svg", "pdf")
     add("--format", choices=kinds, default="png", help="of the pictures (default: png)")
@@ -154,14 +144,11 @@ def attention_class(name: str) -> MakeAttention:
 
 
 def _check_sizes(options: argparse.Namespace) -> None:
-    for name, most in MOST.items():
+    for name, (least, most) in LIMITS.items():
         value = getattr(options, name)
-        if value is not None and not 1 <= value <= most:
+        if value is not None and not least <= value <= most:
             option = name.replace("_", "-")
-            raise ValueError(f"--{option} must lie between 1 and {most}: got {value}")
-    largest_seed = 2**32 - 1 - options.seeds
-    if not 0 <= options.seed <= largest_seed:
-        raise ValueError(f"--seed must lie between 0 and {largest_seed}: got {options.seed}")
+            raise ValueError(f"--{option} must lie between {least} and {most}: got {value}")
     d_model, heads = options.d_model or 64, options.heads or 4
     if d_model % heads:
         raise ValueError(f"--d-model {d_model} is not divisible by --heads {heads}")
@@ -229,8 +216,7 @@ def answer_of(main: Callable[[], str | None]) -> str | None:
     except BrokenPipeError:
         raise  # of the screen, not of a file
     except OSError as error:
-        message = f"{error.filename or 'output'}: {error.strerror or error}"
-        print(shortened(message), file=sys.stderr)
+        print(f"{error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
         sys.exit(2)
 
 

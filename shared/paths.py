@@ -1,9 +1,6 @@
 """Where are data, pictures and checkpoints? All paths derive from where this repository lies."""
 
-import errno
 import os
-import secrets
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,16 +40,11 @@ def check_writable(folder: Path) -> None:
         tempfile.TemporaryFile(dir=folder).close()
 
 
-def text_of(path: str, reader: str, most_bytes: int) -> str:
+def text_of(path: str) -> str:
     """The text of a file of the reader's, in UTF-8; Windows may have put a mark in front.
 
-    Raises OSError for what cannot be opened, and ValueError for other bytes and for a pipe, a
-    device or a very large file, which may never end. reader: the beginning of that message, such
-    as "sentences are read from".
+    Raises OSError for what cannot be opened, and ValueError for other bytes.
     """
-    found = os.stat(path)
-    if not stat.S_ISREG(found.st_mode) or found.st_size > most_bytes:
-        raise ValueError(f"{reader} a file of at most {most_bytes:,} bytes: {path} is none")
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -70,22 +62,12 @@ def errors_name(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def damage_names(path: Path, way_out: str) -> Iterator[None]:
-    """Within the block, whatever makes no sense in this file becomes an OSError that names it."""
-    try:
-        yield
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise OSError(errno.EINVAL, f"is damaged: {way_out}", str(path)) from None
-
-
-@contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path, which becomes `path` only if the block succeeds."""
-    # The name is new, so that nobody's file or link is followed. Writers ask for the suffix.
-    unfinished = path.with_name(f".{secrets.token_hex(4)}.{path.name}")
+    # Each process has a name of its own, since two may write the same. Writers ask for the suffix.
+    unfinished = path.with_name(f".{os.getpid()}.{path.name}")
     with errors_name(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.touch(exist_ok=False)
         try:
             yield unfinished
             unfinished.replace(path)

@@ -29,7 +29,6 @@ from shared import paths
 
 TOY_SENTENCE = "the cat sat on the mat"
 MAX_LENGTH = 32  # words in one sentence; the grammar itself never needs more than 18
-MOST_BYTES = 1_000_000  # of a file of sentences
 LONG = 40  # letters of an unknown word that the message repeats
 
 PAD, MASK, START, END = "<pad>", "<mask>", "<start>", "<end>"
@@ -233,7 +232,7 @@ def read_sentences(path: str) -> list[str]:
     Raises ValueError with file and line number for a sentence that the language does not have, and
     for what paths.text_of refuses.
     """
-    text = paths.text_of(path, "sentences are read from", MOST_BYTES)
+    text = paths.text_of(path)
     sentences = []
     for number, line in enumerate(text.split("\n"), start=1):
         line = line.strip()

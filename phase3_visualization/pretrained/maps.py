@@ -22,7 +22,6 @@ from shared.visualization_utils import save_plot
 
 MOST_TOKENS = 512  # of a text; the weights of all heads grow with the square
 MOST_ARCS = 8  # heads that are drawn as arcs
-MOST_BYTES = 10_000_000  # of a file of texts
 
 
 def read_one(language_model: LanguageModel, text: str) -> tuple[list[str], list]:
@@ -43,7 +42,7 @@ def measured_in_file(language_model: LanguageModel, path: str) -> tuple[Measured
     Raises OSError for a file that cannot be read, and ValueError for what paths.text_of refuses
     and, with the number of the line, for a text that cannot be read.
     """
-    lines = paths.text_of(path, "--average-over takes", MOST_BYTES).splitlines()
+    lines = paths.text_of(path).splitlines()
     texts = []
     for number, line in enumerate(tqdm(lines, desc="texts", leave=False, disable=None), start=1):
         if not line.strip():

@@ -13,6 +13,7 @@ is a beam of one: GREEDY below, and, in its plainest form, generate in causal_at
     python phase4_causal/writing/sampling.py
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -22,10 +23,6 @@ from torch import Tensor
 from phase4_causal.key_value_cache import KeyValueCache
 from shared.toy_language import END_ID, MAX_LENGTH, PAD_ID, decode
 from shared.toy_model import ToyTransformer
-
-# The highest temperature. More is infinite in 32 bits, and -inf / inf, of a word with no chance, is
-# NaN.
-HOTTEST = 1e30
 
 
 @dataclass(frozen=True)
@@ -37,9 +34,9 @@ class Sampling:
     top_p: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature <= HOTTEST:  # NaN fails this as well
-            rule = "temperature must lie between 0 (always the likeliest word) and"
-            raise ValueError(f"{rule} {HOTTEST:g} (all alike): got {self.temperature:g}")
+        if not 0 <= self.temperature < math.inf:  # NaN fails this as well
+            rule = "temperature must be finite, and 0 (always the likeliest word) or more"
+            raise ValueError(f"{rule}: got {self.temperature:g}")
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top-k must leave 1 word or more: got {self.top_k}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
@@ -48,8 +45,7 @@ class Sampling:
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Logits (..., V) -> the probabilities (..., V) by which the next word is drawn."""
-        # A number that is 0, or rounds to it, would make 0 / 0.
-        if min(self.temperature, self.top_p or 1) < torch.finfo(logits.dtype).tiny:
+        if self.temperature == 0:
             likeliest = logits.argmax(dim=-1)  # (..., V) -> (...)
             return F.one_hot(likeliest, logits.size(-1)).to(logits.dtype)  # (...) -> (..., V)
         # With the largest at 0 a small temperature does not overflow.

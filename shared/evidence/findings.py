@@ -5,6 +5,7 @@ keeps all of it with `save` in data/processed/findings/, a file for each experim
 files shared/publishing/report/ makes a page.
 """
 
+import errno
 import json
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -183,15 +184,17 @@ def save(output_dir: Path, content: Mapping) -> None:
 
 
 def load(file: Path) -> dict:
-    """Returns what an experiment saved. Raises OSError, which names the file, if it is damaged."""
-    with paths.damage_names(file, "remove it, and run its script again"):
+    """Returns what an experiment saved.
+
+    Raises OSError, which names the file, if it is damaged or an older version of the code wrote it.
+    """
+    try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        for finding in content["findings"]:
-            if finding["kind"] not in MARKS or not {"id", "claim", "verdict"} <= set(finding):
-                raise ValueError(f"not a finding: {finding}")
-        # Of a run that is older than this part nobody knows its options.
-        content.setdefault("otherwise", [])
         return {part: content[part] for part in PARTS}
+    except (ValueError, KeyError):
+        way_out = "remove it, and run its script again"
+        said = f"is damaged, or of another version: {way_out}"
+        raise OSError(errno.EINVAL, said, str(file)) from None
 
 
 def gather(output_dir: Path) -> list[dict]:

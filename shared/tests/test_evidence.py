@@ -53,7 +53,7 @@ def wet(*values):
 
 def saved(runs):
     """What an experiment without claims saves."""
-    return {"experiment": WATER, "answer": "", "table": "", "findings": [], "runs": runs}
+    return dict.fromkeys(findings.PARTS, "") | {"experiment": WATER, "findings": [], "runs": runs}
 
 
 def rows(values, **more):
@@ -213,6 +213,7 @@ def test_a_record_is_written_and_read(tmp_path):
 
 
 def test_the_record_on_disk_has_every_claim_and_what_pages_quote():
+    record.check_rows(record.read())
     on_record = [claim for claim in CLAIMS if record.verdict(claim)]
     for claim in CLAIMS:
         record.known(claim)  # raises ValueError, which says what to do

@@ -80,6 +80,7 @@ def report(tmp_path_factory):
         script.touch()
         content = {
             "experiment": experiment,
+            "otherwise": [],
             "findings": [saved(*finding) for finding in made],
             "runs": [measured(experiment)],
             "table": "wetness  0.5  <on record>",

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from argparse import Namespace
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from shared import checkpoints as kept
 from shared import optimization, training
-from shared.checkpoints import checksum, load_checkpoint, load_or_train
+from shared.checkpoints import load_checkpoint, load_or_train, trained_model
 from shared.tests.helpers import near
 from shared.toy_language import VOCABULARY
 from shared.toy_model import ToyTransformer
@@ -229,46 +230,56 @@ def test_stages_of_a_training_change_nothing_and_lie_in_the_checkpoint(checkpoin
     assert not same_numbers(between, first) and not same_numbers(between, last)
 
 
-def sealed(content, **changed):
-    content = content | changed
-    return content | {"checksum": checksum(content)}
+def one_bit_changed(path):
+    weights = torch.load(path, weights_only=True)["state_dict"]["embedding.weight"]
+    content = bytearray(path.read_bytes())
+    content[content.index(weights.numpy().tobytes()) + 6] ^= 1
+    path.write_bytes(content)
 
 
-def no_numbers(good):
-    weights = {name: tensor * math.nan for name, tensor in good["state_dict"].items()}
-    return sealed(good, state_dict=weights)
+def cut_off(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-DAMAGED = {  # what became of a file -> its bytes, or its content made of the old, and what is said
-    "empty": (b"", "is damaged"),
-    "code": (lambda _: {"format": kept.FORMAT, "recipe": Recipe}, "is damaged (UnpicklingError)"),
-    "a foreign dict": (lambda _: {"some": "dict"}, "is not a checkpoint of this version"),
-    "other settings": (
-        lambda good: sealed(good, recipe=good["recipe"] | {"steps": 7}),
-        "with other settings",
-    ),
-    "other words": (lambda good: sealed(good, vocabulary=["cat"]), "with other settings"),
-    "no weights": (lambda good: sealed(good, state_dict={}), "holds the weights of another model"),
-    "no numbers": (no_numbers, "numbers that are not finite"),
+def with_part(name, part):
+    """The file with another part; part may be made of the one that it has."""
+
+    def change(path):
+        content = torch.load(path, weights_only=True)
+        content[name] = part(content[name]) if callable(part) else part
+        torch.save(content, path)
+
+    return change
+
+
+def no_numbers(weights):
+    return {name: tensor * math.nan for name, tensor in weights.items()}
+
+
+DAMAGED = {  # what becomes of a file
+    "a bit has changed": one_bit_changed,
+    "cut off": cut_off,
+    "code": with_part("history", {"code": Sorter()}),
+    "an older version": with_part("format", 3),
+    "other settings": with_part("recipe", lambda recipe: recipe | {"steps": 7}),
+    "other words": with_part("vocabulary", ["cat"]),
+    "other weights": with_part("state_dict", {}),
+    "no numbers": with_part("state_dict", no_numbers),
 }
 
 
-@pytest.mark.parametrize("what", [*DAMAGED, "cut off"])
-def test_a_bad_checkpoint_is_named_and_made_again(checkpoints, capsys, what):
+@pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
+def test_a_bad_checkpoint_is_named_and_made_again(checkpoints, capsys, damage):
     trained = load_or_train(FEW, MultiHeadAttention)
     loaded = load_checkpoint(FEW, MultiHeadAttention)
     assert (loaded.recipe, loaded.losses) == (FEW, trained.losses)
     assert same_numbers(loaded.model, trained.model)
-    half = FEW.path.read_bytes()[: FEW.path.stat().st_size // 2]
-    damage, message = DAMAGED.get(what, (half, "is damaged"))
-    if callable(damage):
-        torch.save(damage(torch.load(FEW.path, weights_only=True)), FEW.path)
-    else:
-        FEW.path.write_bytes(damage)
+    assert not loaded.model.training, "else dropout would answer, too"
+    damage(FEW.path)
     kept._trained_here.clear()
     again = load_or_train(FEW, MultiHeadAttention)
-    said = capsys.readouterr().out
-    assert message in said and "few_steps.pt" in said and "training it again" in said
+    said = f"few_steps.pt {kept.DAMAGED}: training it again"
+    assert said in capsys.readouterr().out
     assert same_numbers(again.model, trained.model) and load_checkpoint(FEW, MultiHeadAttention)
 
 
@@ -288,3 +299,23 @@ def test_quick_never_stands_in_for_a_trained_model(checkpoints):
     assert quick.recipe.path != recipe.path and not recipe.path.exists()
     full = load_or_train(recipe, MultiHeadAttention)
     assert load_or_train(recipe, MultiHeadAttention, quick=True) is full
+
+
+def test_quick_trains_again_only_if_it_is_told_to(checkpoints, capsys):
+    recipe = replace(FEW, name="again")
+    trains = "training again_quick"
+    for retrain, said in ((False, trains), (False, ""), (True, trains)):
+        kept._trained_here.clear()
+        load_or_train(recipe, MultiHeadAttention, quick=True, retrain=retrain)
+        assert capsys.readouterr().out.partition(":")[0] == said
+
+
+def test_options_size_a_model_and_one_that_has_one_head_or_layer_by_design_keeps_it(monkeypatch):
+    sizes = {"d_model": 24, "heads": 6, "layers": 5}
+    options = Namespace(seed=3, **sizes, device="cpu", retrain=True, quick=False)
+    monkeypatch.setattr(kept, "load_or_train", lambda recipe, *_, **more: (recipe, more))
+    recipe, more = trained_model(replace(TINY, num_layers=2), MultiHeadAttention, options)
+    assert (recipe.seed, recipe.d_model, recipe.num_heads, recipe.num_layers) == (3, 24, 6, 5)
+    assert more == {"device": "cpu", "retrain": True, "quick": False}
+    alone, _ = trained_model(replace(TINY, num_heads=1), MultiHeadAttention, options, seed=7)
+    assert (alone.seed, alone.num_heads, alone.num_layers) == (7, 1, 1)
