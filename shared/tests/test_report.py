@@ -15,7 +15,6 @@ from shared.evidence import findings, record
 from shared.evidence.claims import DIFFER, FAILS, HOLDS, all_claims
 from shared.experiment import made_otherwise
 from shared.paths import place
-from shared.plan import NEEDS, PLANS
 from shared.publishing.report import write_pages
 from shared.publishing.report.lessons import Site, add_previews, rendered, sources, write_lesson
 from shared.publishing.seven import SMALL_PICTURES
@@ -190,49 +189,12 @@ def test_an_experiment_keeps_how_it_was_made_otherwise_than_the_record():
         assert made_otherwise(cli.parse(cli.parser(""), given)) == kept
 
 
-POINTS = [  # claim -> its point, and what it was tried with
-    ("Heads matter", "Heads matter", ""),
-    ("Heads matter.", "Heads matter.", ""),
-    ("Heads matter. In d_model = 0.5. Ever.", "Heads matter.", " In d_model = 0.5. Ever."),
-    ("Is √d_k needed? √2 is not.", "Is √d_k needed?", " √2 is not."),
-    ("In all-MiniLM-L6-v2 it is as in Lu et al. 2024.", None, ""),
-]
-
-
-@pytest.mark.parametrize(("claim", "point", "conditions"), POINTS)
-def test_the_first_sentence_of_a_claim_is_its_point(claim, point, conditions):
-    assert write_pages.point_of(claim) == (point or claim, conditions)
-
-
-def test_every_claim_keeps_its_words_and_has_a_point(report):
-    for claim in all_claims():
-        point, conditions = write_pages.point_of(claim.text)
-        assert point + conditions == claim.text and len(point) > 20
+def test_the_page_says_how_many_of_the_findings_on_record_it_has(report):
     page = report.read_text(encoding="utf-8")
-    assert "<strong>A mask hides the future.</strong>" in page
-    assert '<span class="quiet"> In two layers of 0.5 heads.</span>' in page
-
-
-def test_the_page_says_how_many_of_the_findings_on_record_it_has():
     on_record = [claim for claim in all_claims() if record.verdict(claim)]
-    here = [{"id": claim.id} for claim in on_record]
-    longer = [module for plan in PLANS.values() for module in plan.longer]
-    plain = [{"id": claim.id} for claim in on_record if claim.experiment not in longer]
-    models = [claim for claim in on_record if claim.experiment in NEEDS]
-    assert 0 < len(models) < len(on_record) - len(plain) < len(on_record)
-    new = {"id": "not on record yet"}
-    for found, is_plain, packages in [
-        (here, False, 0),
-        ([*plain, new], True, len(models)),
-        (plain[1:], False, len(models)),
-        ([new], False, len(models)),
-    ]:
-        assert write_pages.shares(found) == {
-            "total": len(on_record),
-            "here": len(found) - (new in found),
-            "plain": is_plain,
-            "packages": packages,
-        }
+    assert f"You see {len(IN_ORDER)} of the {len(on_record)} findings here" in page
+    assert "<strong>A mask hides the future.</strong>" in page
+    assert '<span class="quiet">In two layers of 0.5 heads.</span>' in page
 
 
 def test_every_link_and_anchor_of_every_page_arrives(report):
@@ -245,7 +207,7 @@ def test_every_link_and_anchor_of_every_page_arrives(report):
             if link.startswith(("https:", "data:")) or target.name == paths.EXPLORER.name:
                 continue
             assert target.exists(), f"{page}: {link}"
-            if anchor and not anchor.startswith("verdict="):
+            if anchor:
                 assert anchor in read(target).ids, f"{page}: {link}"
 
 
@@ -292,80 +254,6 @@ def test_a_lesson_keeps_all_words_and_links_of_its_source(source, tmp_path):
 
 
 # ---- in the browser
-
-
-@pytest.fixture(scope="module")
-def page(browser, report):
-    errors = []
-    page = browser.new_page()
-    page.on("console", lambda message: errors.append(message.text))
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto(report.as_uri())
-    yield page
-    page.close()
-    assert errors == []
-
-
-def opens(page, report, hash_):
-    page.goto("about:blank")
-    page.goto(report.as_uri() + hash_)
-
-
-SEEN = """() => {
-    const all = (where) => [...document.querySelectorAll(where)];
-    const seen = (where) => all(where).filter((one) => one.checkVisibility());
-    const file = (one) => one.pathname.split("/").at(-1).split(".")[0];
-    return {
-        findings: seen("article details[data-verdict]").map((one) => one.id).join(" "),
-        pictures: seen(".pictures a").map(file).join(" "),
-        verdicts: all("[data-count-verdict]").map((one) => one.textContent).join(" "),
-        said: document.querySelector("output").textContent,
-    };
-}"""
-FILTERS = [  # verdict, words -> findings, pictures, and how many each verdict would show
-    ("holds", "", "C901", "scaling", "4 1 2 1"),
-    ("does-not-hold", "", "C902 no-phase-4", "scaling causality", "4 1 2 1"),
-    ("seeds-differ", "", "C903", "causality", "4 1 2 1"),
-    ("", "FUTURE mask", "C902 C903", "scaling causality", "2 0 1 1"),
-    ("does-not-hold", "future", "C902", "scaling", "2 0 1 1"),
-    ("", "<b>", "C901", "scaling", "1 1 0 0"),
-    ("", "SQRT(d_k)", "C901 C902", "scaling", "2 1 1 0"),
-    ("", "√d_k", "C901 C902", "scaling", "2 1 1 0"),
-    ("", "attention_flow", "", "attention_flow", "0 0 0 0"),
-    ("holds", "attention_flow", "", "", "0 0 0 0"),
-    ("", "caption causality", "C903 no-phase-4", "causality", "2 0 1 1"),
-]
-
-
-@pytest.mark.parametrize(("verdict", "search", "left", "pictures", "verdicts"), FILTERS)
-def test_a_filter_leaves_what_fits_and_its_address_keeps_it(
-    page, report, verdict, search, left, pictures, verdicts
-):
-    opens(page, report, "")
-    page.check(f"input[value='{verdict}']")
-    page.fill("input[type=search]", search)
-    seen = page.evaluate(SEEN)
-    assert [*seen.values()][:3] == [left, pictures, verdicts]
-    assert re.findall(r"\d+", seen["said"]) == [str(len(left.split())), str(len(pictures.split()))]
-    opens(page, report, page.evaluate("location.hash"))
-    assert page.evaluate(SEEN) == seen
-    assert 0 <= page.locator("#findings").bounding_box()["y"] < page.viewport_size["height"]
-
-
-def test_a_link_opens_its_finding_whatever_is_filtered_and_the_keyboard_finds_words(page, report):
-    opens(page, report, "#words=water")
-    page.evaluate("location.hash = '#C903'")
-    page.wait_for_function("document.getElementById('C903').open")
-    assert page.evaluate(SEEN)["findings"] == " ".join(IN_ORDER) and page.is_visible("#C903 dl")
-    assert (
-        page.locator("#C903").bounding_box()["y"] > page.locator(".menu").bounding_box()["height"]
-    )
-    page.keyboard.press("/")
-    page.keyboard.type("zebra")
-    assert page.evaluate(SEEN)["findings"] == "" and page.locator("section:visible").count() == 0
-    page.keyboard.press("Escape")
-    assert page.evaluate(SEEN)["pictures"].count(" ") == 3 and "=" not in page.url
-
 
 PICTURES = """async () => {
     const all = [...document.querySelectorAll("article img")];

@@ -6,7 +6,6 @@ The report page begins with a dot for each finding, in how far the run agrees wi
 how the surprises begin that README and data/surprises.md tell. Then it has each question that a
 script asks, with what it measured (data/processed/findings/) and drew. The picture of an experiment
 is called after its file; any other script says in its docstring what it draws.
-report.js filters.
 """
 
 import importlib
@@ -26,7 +25,7 @@ from shared import cli, paths
 from shared.evidence import record
 from shared.evidence.claims import PLURAL, all_claims
 from shared.evidence.findings import gather
-from shared.plan import NEEDS, PLANS, SECTIONS, path_of, question_of
+from shared.plan import PLANS, SECTIONS, path_of, question_of
 from shared.publishing.report.lessons import (
     CONTENTS,
     NOTES,
@@ -49,8 +48,6 @@ TRY = {
         "two heads look at the kite; cut head 1.2, then head 1.0",
     ),
 }
-# A claim's first sentence is its point; where the next one begins, its conditions begin.
-NEXT_SENTENCE = re.compile(r"(?<=[.?!])(?=\s+[^a-z\d\s])")
 STORY = re.compile(  # a heading, its first paragraph, and further below a small picture
     r"^##+ (?P<title>.+)\n\n(?P<begins>[^#\n].*)\n(?:(?!#).*\n)*?"
     r'<p><img src="\S+/seven/(?P<name>\w+)\.png" alt="(?P<alt>.*?)"',
@@ -139,12 +136,6 @@ def surprises(site: Site) -> list[dict]:
     return found
 
 
-def point_of(claim: str) -> tuple[str, str]:
-    """Returns the first sentence of a claim, which says its point, and the rest: its conditions."""
-    point, *conditions = NEXT_SENTENCE.split(claim, maxsplit=1)
-    return point, "".join(conditions)
-
-
 def inside_record(questions: Iterable[Mapping]) -> list[bool]:
     """Returns whether each number of a run lies where the record expects it.
 
@@ -155,24 +146,6 @@ def inside_record(questions: Iterable[Mapping]) -> list[bool]:
         if not question["otherwise"]:
             found += record.inside(question["module"], question["runs"][:1])
     return found
-
-
-def shares(findings: Iterable[Mapping]) -> dict[str, Any]:
-    """Returns how many findings are on record, and how many of them are here.
-
-    plain says whether exactly those are here that ./run_all.sh measures, with no word after it;
-    packages, how many of the others are of published models, which need packages of their own.
-    """
-    experiments = {claim.id: claim.experiment for claim in all_claims() if record.verdict(claim)}
-    longer = {module for plan in PLANS.values() for module in plan.longer}
-    here = {finding["id"] for finding in findings} & set(experiments)
-    others = set(experiments) - here
-    return {
-        "total": len(experiments),
-        "here": len(here),
-        "plain": others == {name for name, module in experiments.items() if module in longer},
-        "packages": sum(experiments[name] in NEEDS for name in others),
-    }
 
 
 def write_report(site: Site) -> Path:
@@ -192,8 +165,8 @@ def write_report(site: Site) -> Path:
         phases=phases,
         names=SECTIONS,
         findings=findings,
-        point_of=point_of,
-        shares=shares(findings),
+        total=len([claim for claim in all_claims() if record.verdict(claim)]),
+        here=len([finding for finding in findings if finding["on record"]]),
         verdicts=PLURAL,
         counts=Counter(finding["kind"] for finding in findings),
         published=place(PUBLISHED),
