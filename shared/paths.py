@@ -88,7 +88,8 @@ def place(source: Path) -> Path:
     phase1_single_head/README.md -> visualizations/lessons/phase1_single_head/index.html
     """
     name = "index" if source.stem == "README" else source.stem
-    return LESSONS / source.parent / f"{name}.html"
+    folder = str(source.parent).lstrip(".")  # what is hidden would not be published
+    return LESSONS / folder / f"{name}.html"
 
 
 def shown(path: Path) -> str:

@@ -27,7 +27,7 @@ from shared import cli, optimization, paths, training
 from shared.attention_utils import padding_mask
 from shared.grammar import roles
 from shared.grammar.scores import DIRECTIONS
-from shared.publishing.report.lessons import Site, rendered, sources
+from shared.publishing.report.lessons import rendered, sources
 from shared.tasks import SymbolMover, TwoPlaces
 from shared.tests.faults import FAULTS, replaced
 from shared.tests.helpers import in_torch, near, open_watched, sharp_model, small_records
@@ -651,7 +651,7 @@ def test_the_lessons_have_the_places_that_the_page_links_to(explorer_data):
         name, anchor = link.split("#")
         page = paths.HOME / name
         text = (paths.ROOT / pages[page]).read_text(encoding="utf-8")
-        assert f'id="{anchor}"' in rendered(text, pages[page], page, Site(paths.ROOT)), link
+        assert f'id="{anchor}"' in rendered(text, pages[page], page, paths.ROOT), link
 
 
 def test_the_page_is_one_file_the_same_each_time_and_asks_nobody_for_more(explorer_data):

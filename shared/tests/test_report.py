@@ -2,7 +2,6 @@
 browser.
 """
 
-import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,7 +15,7 @@ from shared.evidence.claims import DIFFER, FAILS, HOLDS, all_claims
 from shared.experiment import made_otherwise
 from shared.paths import place
 from shared.publishing.report import write_pages
-from shared.publishing.report.lessons import Site, add_previews, rendered, sources, write_lesson
+from shared.publishing.report.lessons import rendered, sources
 from shared.publishing.seven import SMALL_PICTURES
 from shared.tests.helpers import axe_violations
 from shared.visualization_utils import save_figure
@@ -71,12 +70,9 @@ def measured(experiment):
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """A report page of a few findings and pictures, beside their scripts, lessons, an explorer."""
+    """A report page of a few findings and pictures, beside the lessons and an explorer."""
     folder = tmp_path_factory.mktemp("report")
     for experiment, made in MADE.items():
-        script = folder / f"{experiment.replace('.', '/')}.py"
-        script.parent.mkdir(parents=True, exist_ok=True)
-        script.touch()
         content = {
             "experiment": experiment,
             "otherwise": [],
@@ -128,7 +124,7 @@ def test_report_escapes_and_leaves_nothing_out(report):
         "It is &lt;wet&gt;",
         "0.5  &lt;on record&gt;",
         "after a look at seeds 0 to 9: it rained",
-        'href="../phase1_single_head/parts/scaling.py"',  # code is linked where it is there
+        '/phase1_single_head/parts/scaling.py">parts/scaling.py</a>',
         "<strong>What was read first is not what gets lost.</strong> Before attention",
         'href="lessons/data/surprises.html#what-was-read-first-is-not-what-gets-lost">Read on</a>',
     ):
@@ -170,7 +166,7 @@ def test_a_test_drive_is_told_and_not_compared(tmp_path):
                 "answer": "",
             }
             findings.save(tmp_path, content)
-        page = write_pages.write_report(Site(tmp_path))
+        page = write_pages.write_report(tmp_path)
         section = run_section(page)
         assert f"{1 + bool(options)} of 2 experiments were run with <code>--heads</code>" in section
         assert ("<code>--quick</code>" in section) == bool(options)
@@ -204,6 +200,7 @@ def test_every_link_and_anchor_of_every_page_arrives(report):
         for link in read(page).links:
             file, _, anchor = link.partition("#")
             target = page.parent / file if file else page
+            assert target.suffix != ".md" or link.startswith("https:"), f"{page}: {link} is no page"
             if link.startswith(("https:", "data:")) or target.name == paths.EXPLORER.name:
                 continue
             assert target.exists(), f"{page}: {link}"
@@ -211,46 +208,25 @@ def test_every_link_and_anchor_of_every_page_arrives(report):
                 assert anchor in read(target).ids, f"{page}: {link}"
 
 
-def test_a_shared_link_shows_title_and_picture(report):
-    add_previews(report.parent.parent, "https://site.example")
-    home = report.parent
-    for page in (report, home / paths.EXPLORER.name, home / "lessons" / "index.html"):
-        html = page.read_text(encoding="utf-8")
-        tags = dict(re.findall('<meta property="og:(.+?)" content="(.+?)">', html))
-        assert f"<title>{tags['title']}</title>" in html
-        assert tags["url"] == f"https://site.example/{page.relative_to(home).as_posix()}"
-        assert (home / tags["image"].removeprefix("https://site.example/")).is_file()
+LINKS = """
+# A `<a href="code.md">`
+[b](parts/README.md#scores) [c](self_attention.py) [d](#e) [f](https://g.example/h.md)
+![i](../visualizations/gallery/j.png) <img src="../visualizations/gallery/k.svg" alt="l">
+"""
 
 
-SHOWS_NO_WORDS = (  # comments, addresses of links, languages of code, tags, numbers of lists
-    r"<!--.*?-->|\]\([^)\s]*\)|^```\w+|</?(?:a|b|details|summary|p)\b[^>]*>|<br>|^\d+\. "
-    r'|<img src="\S+" alt="|" width="\d+">'  # what stands between is said
-)
-
-
-@pytest.mark.parametrize("source", sources(), ids=Path.as_posix)
-def test_a_lesson_keeps_all_words_and_links_of_its_source(source, tmp_path):
-    """On the disk and published apart from the code: nothing that the Markdown has is lost."""
-    text = (paths.ROOT / source).read_text(encoding="utf-8")
-    said = re.sub(SHOWS_NO_WORDS, " ", text, flags=re.MULTILINE)
-    page = write_lesson(source, Site(tmp_path)).read_text(encoding="utf-8")
-    shown = " ".join(Read(re.sub("<nav.*?</nav>", "", page)).text)
-    assert re.findall(r"\w+", shown) == re.findall(r"\w+", said)
-    without_code = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)
-    leads = re.findall(r'(?:\]\(|<img src=")([^)\s"]+)', without_code)
-    anchors = [to.partition("#")[2] for to in leads]
-    made = {place(page) for page in sources()} | {paths.PAGE, paths.EXPLORER}
-    for site in (Site(paths.ROOT), Site(Path("nowhere"), code_url="https://code.example/")):
-        links = Read(rendered(text, source, place(source), site)).links
-        assert [link.partition("#")[2] for link in links] == anchors
-        for link in links:
-            file = link.partition("#")[0]
-            target = Path(os.path.normpath(place(source).parent / file))
-            if file.startswith("https://code.example/"):
-                target = Path(file.removeprefix("https://code.example/"))
-            elif file.startswith("https:") or not file:
-                continue
-            assert target in made or (paths.ROOT / target).exists(), file
+@pytest.mark.parametrize("code_url", ["", "https://code.example"])
+def test_a_link_leads_to_a_page_or_to_a_file_of_the_repository(monkeypatch, code_url):
+    monkeypatch.setenv("CODE_URL", code_url)
+    source = Path("phase1_single_head", "README.md")
+    assert Read(rendered(LINKS, source, place(source), paths.ROOT)).links == [
+        "parts/index.html#scores",
+        f"{code_url or '../../..'}/phase1_single_head/self_attention.py",
+        "#e",
+        "https://g.example/h.md",
+        "../../gallery/j.png",
+        "../../gallery/k.svg",
+    ]
 
 
 # ---- in the browser

@@ -12,12 +12,14 @@ import importlib
 import itertools
 import os
 import re
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
+import jinja2
 from mdit_py_plugins.anchors.index import slugify
 from PIL import Image
 
@@ -25,20 +27,17 @@ from shared import cli, paths
 from shared.evidence import record
 from shared.evidence.claims import PLURAL, all_claims
 from shared.evidence.findings import gather
+from shared.paths import place
 from shared.plan import PLANS, SECTIONS, path_of, question_of
-from shared.publishing.report.lessons import (
-    CONTENTS,
-    NOTES,
-    SURPRISES,
-    Site,
-    add_previews,
-    link,
-    place,
-    rendered,
-    write_lessons,
-)
+from shared.publishing.report.lessons import address, link, rendered, sources
 
-PUBLISHED = Path("phase3_visualization", "pretrained", "README.md")  # says what to install
+README = Path("README.md")
+SURPRISES = Path("data", "surprises.md")
+TEMPLATES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).parent / "page"),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+)
 
 # Small picture -> a view of the explorer, and what to do there
 TRY = {
@@ -64,7 +63,13 @@ def facts_of(output_dir: Path, path: Path) -> dict[str, Any]:
         caption = caption.decode()
     first_sentence = re.split(r"(?<=[.?!])\s", caption)[0]
     title = first_sentence.removesuffix(".")
-    return {"path": path, "title": title, "caption": caption, "width": width, "height": height}
+    return {
+        "address": link(paths.PAGE, path),
+        "title": title,
+        "caption": caption,
+        "width": width,
+        "height": height,
+    }
 
 
 def promised(module: str) -> set[str]:
@@ -103,7 +108,7 @@ def asked_and_found(output_dir: Path) -> dict[str, list[Mapping]]:
             more = {
                 "module": module,
                 "script": script,
-                "page": place(Path(script).parent / "README.md"),
+                "page": Path(script).parent / "README.md",
                 "text": question_of(module),
                 "pictures": pictures,
             }
@@ -111,24 +116,24 @@ def asked_and_found(output_dir: Path) -> dict[str, list[Mapping]]:
     return found
 
 
-def surprises(site: Site) -> list[dict]:
+def surprises(output_dir: Path) -> list[dict]:
     """Returns the surprises of README and of the page of its own that has the others.
 
     Each has a small picture, how its story begins and where it goes on, and what to try in the
     explorer.
     """
     found = []
-    for source in (CONTENTS, SURPRISES):
+    for source in (README, SURPRISES):
         for story in STORY.finditer((paths.ROOT / source).read_text(encoding="utf-8")):
             name, title = story["name"], story["title"]
             goes_on = f"[Read on]({source.name}#{slugify(title)})"
             text = f"**{title}.** {story['begins']} {goes_on}"
-            html = rendered(text, source, paths.PAGE, site).strip()
+            html = rendered(text, source, paths.PAGE, output_dir).strip()
             view, trial = TRY.get(name, ("", ""))
             surprise = {
-                "picture": link(paths.PAGE, paths.GALLERY / "seven" / f"{name}.png"),
+                "picture": paths.GALLERY / "seven" / f"{name}.png",
                 "alt": story["alt"],
-                "said": Markup(html.removeprefix("<p>").removesuffix("</p>")),
+                "said": html.removeprefix("<p>").removesuffix("</p>"),
                 "view": view,
                 "trial": trial,
             }
@@ -148,20 +153,53 @@ def inside_record(questions: Iterable[Mapping]) -> list[bool]:
     return found
 
 
-def write_report(site: Site) -> Path:
-    """Writes the report page of what lies below the site's folder; returns its path."""
-    phases = asked_and_found(site.output_dir)
+def write_page(output_dir: Path, page: Path, template: str, **parts: Any) -> Path:
+    """Writes a page whole, in the frame that all pages have; returns its path on the disk.
+
+    parts has the title, and what else the template needs.
+    """
+    menu = {"Results": paths.PAGE}
+    if (output_dir / paths.EXPLORER).is_file():
+        menu["Explorer"] = paths.EXPLORER
+    menu["Start"] = place(README)
+    for phase, folder in paths.PHASES.items():
+        menu[SECTIONS[phase]] = place(Path(folder, "README.md"))
+    frame = {"menu": menu, "page": page, "address": partial(address, output_dir, page)}
+    html = TEMPLATES.get_template(template).render(**frame, **parts)
+    with paths.whole_file(output_dir / page) as unfinished:
+        unfinished.write_text(html, encoding="utf-8")
+    return output_dir / page
+
+
+def write_lessons(output_dir: Path) -> None:
+    """Writes a page for each Markdown file."""
+    shutil.rmtree(output_dir / paths.LESSONS, ignore_errors=True)  # what has no source any more
+    for source in sources():
+        page = place(source)
+        text = (paths.ROOT / source).read_text(encoding="utf-8")
+        html = rendered(text, source, page, output_dir)
+        title = text.splitlines()[0].removeprefix("# ")
+        sections = re.findall(r'<h2 id="(.*?)">(.*?)</h2>', html)
+        parts = {"title": title, "text": html, "sections": sections}
+        write_page(output_dir, page, "page.html.jinja", **parts)
+
+
+def write_report(output_dir: Path) -> Path:
+    """Writes the report page of what lies below an output folder; returns its path."""
+    phases = asked_and_found(output_dir)
     questions = list(itertools.chain(*phases.values()))
     findings = []
     for question in questions:
         findings += question["findings"]
-    return site.write(
+    return write_page(
+        output_dir,
         paths.PAGE,
         "report.html.jinja",
         title="Attention, built from scratch and measured",
+        whose="the run behind this page" if os.environ.get("CODE_URL") else "your run",
         measured=[question for question in questions if question["runs"]],
         inside=inside_record(questions),
-        surprises=surprises(site),
+        surprises=surprises(output_dir),
         phases=phases,
         names=SECTIONS,
         findings=findings,
@@ -169,21 +207,13 @@ def write_report(site: Site) -> Path:
         here=len([finding for finding in findings if finding["on record"]]),
         verdicts=PLURAL,
         counts=Counter(finding["kind"] for finding in findings),
-        published=place(PUBLISHED),
-        notes=link(paths.PAGE, place(NOTES)),
-        site=site,
     )
 
 
 def write_pages(output_dir: Path) -> Path:
     """Writes all pages; returns the path of the report page."""
-    site = Site(output_dir, os.environ.get("CODE_URL", ""))
-    write_lessons(site)
-    report = write_report(site)
-    site_url = os.environ.get("SITE_URL", "").rstrip("/")
-    if site_url:
-        add_previews(output_dir, site_url)
-    return report
+    write_lessons(output_dir)
+    return write_report(output_dir)
 
 
 @cli.script
