@@ -13,16 +13,7 @@ python=.venv/bin/python
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 fail() { printf 'run_all.sh: %s\n' "$*" >&2; exit 2; }
 
-script=${BASH_SOURCE[0]}
-[[ $script == */* ]] || script=./$script
-while [[ -L $script ]]; do  # a link is followed step by step: an older macOS has no realpath
-    target=$(readlink -- "$script")
-    case $target in
-        /*) script=$target ;;
-        *) script=${script%/*}/$target ;;
-    esac
-done
-cd -P -- "${script%/*}/"
+cd -P -- "$(dirname -- "${BASH_SOURCE[0]}")"
 [[ -f shared/course.py ]] || fail "$PWD is not the folder of the course"  # never make .venv in another project's
 
 version_of() { "$1" -V 2> /dev/null || true; }
@@ -50,13 +41,6 @@ make() {
     "$found" -m venv --clear .venv || fail "no .venv could be made: see the lines above"
 }
 
-check_path() {
-    case $PWD in
-        *'$'[A-Za-z_]* | *'{'*)
-            fail "setuptools, which installs, takes \$ and { in a path for variables: rename the folders of $PWD" ;;
-    esac
-}
-
 install() {
     rm -f .venv/installed
     # Of thousands of files a few hundred are ever imported: those are compiled then.
@@ -78,7 +62,6 @@ case ${1-} in
 esac
 if [[ ! -f .venv/installed || $(< .venv/installed) != "$(stamp)" ]]; then
     trap 'printf "\nrun_all.sh: interrupted: the next call goes on from here\n" >&2; exit 130' INT
-    check_path
     can_stay || make
     install
 fi

@@ -1,8 +1,8 @@
 """What options do all scripts share, and how does a script end that cannot go on?
 
 A wrong option, an unknown word, a folder that cannot be written: one line says what to do, and the
-exit code is 2. Ctrl-C, kill and a hang-up end in one line, too, with the exit codes 130, 143 and
-129. No file is left half-written (shared.paths.whole_file).
+exit code is 2. Ctrl-C ends in one line, too, with the exit code 130. No file is left half-written
+(shared.paths.whole_file).
 
     ./run_all.sh help     lists the common options
 """
@@ -18,15 +18,13 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn, ParamSpec, TypeVar
 
 import matplotlib
 import numpy as np
 import torch
-from torch import nn
 
 from shared import paths
 from shared.toy_language import TOY_SENTENCE, read_sentences, tokenize
@@ -43,8 +41,6 @@ LIMITS = {
     "heads": (1, 1024),
     "layers": (1, 24),
 }
-# What ends a program from outside; Windows has no SIGHUP.
-STOPS = [number for number in signal.Signals if number.name in ("SIGINT", "SIGTERM", "SIGHUP")]
 
 
 class Parser(argparse.ArgumentParser):
@@ -124,17 +120,15 @@ def attention_class(name: str) -> MakeAttention:
         made = getattr(importlib.import_module(module), own)
     except (ImportError, AttributeError, ValueError) as error:
         raise wrong(f"MODULE:CLASS, please: {error}") from None
-    if not (isinstance(made, type) and issubclass(made, nn.Module)):
-        raise wrong(f"MODULE:CLASS, please: {own} is not a class of torch.nn.Module")
     d_model, num_heads = 64, 4
     try:
         output, weights = made(d_model, num_heads)(torch.zeros(2, 3, d_model), mask=None)
         shapes = [tuple(output.shape), tuple(weights.shape)]
     except Exception as error:  # a class of the reader's own may fail in any way
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"line {last.lineno} of {last.filename}: " if last.filename != __file__ else ""
         how = f"{own}(d_model, num_heads)(x, mask=mask) must give (output, weights)"
-        raise wrong(f"{how}: {place}{type(error).__name__}: {error}") from None
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"line {last.lineno} of {last.filename}"
+        raise wrong(f"{how}: {place}: {type(error).__name__}: {error}") from None
     wanted = [(2, 3, d_model), (2, num_heads, 3, 3)]
     if shapes != wanted:
         rule = "output and weights of shapes (B, T, d_model) and (B, num_heads, T, T)"
@@ -220,30 +214,20 @@ def answer_of(main: Callable[[], str | None]) -> str | None:
         sys.exit(2)
 
 
-def _stop(number: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt(number)
-
-
 def run(main: Callable[[], str | None]) -> str | None:
     """Run main() as a program. Where somebody stops it (also with | head), it ends in one line."""
     matplotlib.use("Agg")  # scripts only save, so they need no display
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a letter that the terminal does not have
-    for number in STOPS:
-        # What is ignored already was started with nohup, or in the background: it shall go on.
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _stop)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # kill is heard as Ctrl-C is
     try:
         answer = answer_of(main)
         print(end="", flush=True)
         return answer
-    except KeyboardInterrupt as stop:
-        number = stop.args[0] if stop.args else signal.SIGINT
-        how = "interrupted" if number == signal.SIGINT else "ended"
-        with suppress(OSError):  # of a terminal that was closed
-            print(f"\n{how}: no file is half-written", file=sys.stderr)
-        sys.exit(128 + number)
+    except KeyboardInterrupt:
+        print("\ninterrupted: no file is half-written", file=sys.stderr)
+        sys.exit(130)
     except BrokenPipeError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())  # takes what Python still wants to print

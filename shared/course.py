@@ -28,7 +28,6 @@ import multiprocessing
 import pkgutil
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -160,20 +159,11 @@ class Teller:
 # ---- processes
 
 
-def hold_signals(*, back: bool) -> None:
-    """What would stop this process has to wait, or comes through. Windows has no such thing."""
-    if sys.platform != "win32":
-        signal.pthread_sigmask(signal.SIG_BLOCK if back else signal.SIG_UNBLOCK, cli.STOPS)
-
-
 def prepare() -> None:
     """Begin a process of the pool: whoever started it may end it, and Ctrl-C does not reach it."""
-    for number in cli.STOPS:
-        signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
-    hold_signals(back=False)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     matplotlib.use("Agg")  # it opens no window
-    # tqdm's own lock is shared by all processes: one that is ended would never give it back.
-    tqdm.set_lock(threading.RLock())
 
 
 def processes(modules: Iterable[str] = ()) -> Pool:
@@ -186,11 +176,7 @@ def processes(modules: Iterable[str] = ()) -> Pool:
         for name in modules:
             importlib.import_module(name)
     context = multiprocessing.get_context("fork" if copies else "spawn")
-    hold_signals(back=True)  # a new process must not be stopped before it is prepared for that
-    try:
-        return context.Pool(PROCESSES, prepare)
-    finally:
-        hold_signals(back=False)
+    return context.Pool(PROCESSES, prepare)
 
 
 def without_retrain(argv: list[str]) -> list[str]:

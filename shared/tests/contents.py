@@ -7,6 +7,7 @@ TESTS of test_all.py into the test files beside the rooms.
 import contextlib
 import os
 import pickle
+import signal
 
 import pytest
 import torch
@@ -18,6 +19,8 @@ def pytest_configure():
     """Of the processes of the tests."""
     os.environ["MPLBACKEND"] = "Agg"  # no window, on whatever machine
     torch.set_num_threads(1)  # for tensors this small a second thread only costs
+    # What is run in the background may be deaf to Ctrl-C, and so may its children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_pycollect_makeitem(collector, name, obj):

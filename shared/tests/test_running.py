@@ -8,40 +8,16 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import types
 from argparse import Namespace
-from pathlib import Path
 
 import pytest
 
 from shared import cli, course, paths
-from shared.cli import STOPS
 from shared.course import Result
 from shared.plan import NEEDS, PLANS, Plan
 
-HERE = Path(sysconfig.get_path("purelib")) / "here.pth"  # loads shared before anything else
-ON_WINDOWS = sys.platform == "win32"
-in_our_environment = pytest.mark.skipif(not HERE.exists(), reason="for the .venv of run_all.sh")
-not_on_windows = pytest.mark.skipif(ON_WINDOWS, reason="there a signal to one process ends it")
-
-
-def is_not_deaf():
-    """What runs in the background may be deaf to Ctrl-C and a hang-up, and so may its children."""
-    for number in STOPS:
-        signal.signal(number, signal.SIG_DFL)
-
-
-OPTIONS = {"encoding": "utf-8"}
-if not ON_WINDOWS:
-    OPTIONS["preexec_fn"] = is_not_deaf
-
-
-def ended(*command, env, **options):
-    """Run it to its end -> (exit code, what it printed, its lines of errors)."""
-    command, env = [*map(str, command)], os.environ | env
-    done = subprocess.run(command, capture_output=True, env=env, **OPTIONS, **options)
-    return done.returncode, done.stdout, done.stderr.split("\n")[:-1]
+not_on_windows = pytest.mark.skipif(sys.platform == "win32", reason="no such signals there")
 
 
 # ---- run_all.sh and .venv, with a stand-in for Python that keeps a record of what it is asked
@@ -59,19 +35,22 @@ case "$*" in
     shared/course.py) echo "the course of $PWD" ;;
 esac
 """
-OLD_PYTHON = """#!/bin/sh
+OLD = """#!/bin/sh
 case "$1" in -V) echo "Python 3.9.18" ;; *) exit 1 ;; esac
+"""
+NO_VENV = """#!/bin/sh
+case "$2" in *venv*) exit 1 ;; esac
 """
 
 
 @pytest.fixture
 def repository(tmp_path):
-    """What run_all.sh needs, in a folder of its own."""
-    if ON_WINDOWS:
+    """What run_all.sh needs, in a folder of its own, whose name has a space."""
+    if sys.platform == "win32":
         pytest.skip("run_all.sh is for those who have bash")
-    root = tmp_path.resolve() / "repository"
+    root = tmp_path.resolve() / "my repository"
     root.mkdir()
-    for name, text in {"python": PYTHON, "old": OLD_PYTHON}.items():
+    for name, text in {"python": PYTHON, "old": OLD, "no_venv": NO_VENV}.items():
         (root.parent / name).write_text(text, encoding="utf-8")
         (root.parent / name).chmod(0o755)
     for name in ("run_all.sh", "pyproject.toml"):
@@ -82,8 +61,17 @@ def repository(tmp_path):
 
 
 def call(root, *command, cwd=None, **env):
+    """Run it to its end -> (exit code, what it printed, its lines of errors)."""
     env = {"PYTHON": f"{root.parent}/python", "RECORD": f"{root.parent}/record", "PIP": ""} | env
-    return ended(*command or ["./run_all.sh"], cwd=cwd or root, env=env, start_new_session=True)
+    done = subprocess.run(
+        [*map(str, command or ["./run_all.sh"])],
+        cwd=cwd or root,
+        env=os.environ | env,
+        capture_output=True,
+        encoding="utf-8",
+        start_new_session=True,
+    )
+    return done.returncode, done.stdout, done.stderr.split("\n")[:-1]
 
 
 def asked_for(root, *command, **more):
@@ -101,25 +89,20 @@ def asked_for(root, *command, **more):
     [
         ("true", []),
         ("echo >> pyproject.toml", ["pip"]),
-        ("rm .venv/installed", ["pip"]),  # made by the reader, with another build of PyTorch
-        ("echo Python 3.99 >> .venv/installed", ["venv", "pip"]),
         ("rm .venv/installed; touch .venv/half-of-pip", ["venv", "pip"]),
-        ("rm .venv/bin/python", ["venv", "pip"]),
         ("cp ../old .venv/bin/python", ["venv", "pip"]),
     ],
 )
-def test_an_environment_is_left_alone_or_mended_or_made_anew(repository, tmp_path, happens, asked):
+def test_an_environment_is_left_alone_or_mended_or_made_anew(repository, happens, asked):
     assert asked_for(repository) == ["venv", "pip"]
     call(repository, "bash", "-c", happens)
-    assert asked_for(repository) == asked
-    (tmp_path / "link.sh").symlink_to(repository / "run_all.sh")
-    assert asked_for(repository, "sh", tmp_path / "link.sh", cwd="/") == []
+    assert asked_for(repository, "sh", repository / "run_all.sh", cwd="/") == asked
 
 
 def test_a_set_up_that_cannot_go_on_says_why_in_one_line(repository):
-    old = f"{repository.parent}/old"
-    for python, message in ((old, "is Python 3.9.18: "), ("/nowhere", "found: ")):
-        code, _, (error,) = call(repository, PYTHON=python)
+    said = {"old": "is Python 3.9.18: ", "no_venv": "has no venv module: ", "nothing": "found: "}
+    for python, message in said.items():
+        code, _, (error,) = call(repository, PYTHON=f"{repository.parent}/{python}")
         assert code == 2 and re.match(f"run_all.sh: .*{message}", error)
         assert not (repository / ".venv").exists()
     failing = [("exit 1", 2, "the installation failed"), ("kill -INT 0", 130, "interrupted")]
@@ -129,37 +112,6 @@ def test_a_set_up_that_cannot_go_on_says_why_in_one_line(repository):
     assert asked_for(repository)[1:] == ["pip"], "it goes on from there"
     code, _, (error,) = call(repository, "./run_all.sh", "phase9")
     assert code == 2 and error.startswith("run_all.sh: unknown word 'phase9'")
-
-
-NEEDED = ("bash", "sh", "cksum", "cut", "tail", "rm", "mkdir", "cp", "mv", "readlink")
-
-
-def test_another_folder_is_never_touched_even_where_there_is_no_realpath(repository, tmp_path):
-    """As on an older macOS. Called from another project's folder, directly and through links."""
-    few, other, links = tmp_path / "few", tmp_path / "other", tmp_path / "links"
-    for folder in (few, other / ".venv", links):
-        folder.mkdir(parents=True)
-    for name in NEEDED:
-        (few / name).symlink_to(shutil.which(name))
-    (other / ".venv" / "keep").touch()
-    (links / "first").symlink_to("second")
-    (links / "second").symlink_to(Path("..", "repository", "run_all.sh"))
-    for script in (repository / "run_all.sh", links / "first", Path("..", "links", "first")):
-        asked_for(repository, "bash", script, cwd=other, PATH=str(few), CDPATH=str(tmp_path))
-    shutil.copy2(repository / "run_all.sh", other)  # the script alone, without its course
-    code, _, (error,) = call(repository, "bash", "run_all.sh", cwd=other, PATH=str(few))
-    assert code == 2 and error == f"run_all.sh: {other.resolve()} is not the folder of the course"
-    assert sorted(path.name for path in other.rglob("*")) == [".venv", "keep", "run_all.sh"]
-
-
-@pytest.mark.parametrize("name", ["a $home", "{b}"])
-def test_a_path_that_setuptools_cannot_read_is_said_before_anything_is_installed(repository, name):
-    root = repository.rename(repository.parent / name)
-    code, _, (error,) = call(root)
-    assert code == 2 and "takes $ and { in a path for variables" in error
-    assert not (root / ".venv").exists()
-    fine = root.rename(root.parent / "costs $5")
-    assert asked_for(fine) == ["venv", "pip"]
 
 
 # ---- the course, with small scripts made here
@@ -297,26 +249,14 @@ def test_words_go_to_whom_they_are_for_and_unknown_ones_are_refused(monkeypatch,
 # ---- how scripts end
 
 
-@pytest.fixture
-def hears():
-    """This process, too; afterwards it is as it was."""
-    before = [(number, signal.getsignal(number)) for number in STOPS]
-    is_not_deaf()
-    yield
-    for number, handler in before:
-        signal.signal(number, handler)
-
-
-@pytest.mark.parametrize("number", STOPS)
-def test_whatever_stops_a_script_is_one_line_and_a_code(hears, capsys, number):
-    with pytest.raises(SystemExit) as stop:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_whoever_stops_a_script_reads_one_line(capsys, number):
+    with pytest.raises(SystemExit, match="130"):
         cli.run(lambda: signal.raise_signal(number))
-    said = "interrupted" if number == signal.SIGINT else "ended"
-    assert stop.value.code == 128 + number
-    assert capsys.readouterr().err == f"\n{said}: no file is half-written\n"
+    assert capsys.readouterr().err == "\ninterrupted: no file is half-written\n"
 
 
-def test_a_disk_that_is_full_leaves_no_file_and_the_line_names_it(hears, tmp_path, capsys):
+def test_a_disk_that_is_full_leaves_no_file_and_the_line_names_it(tmp_path, capsys):
     def full():
         with paths.whole_file(tmp_path / "picture.png") as unfinished:
             unfinished.write_text("so f", encoding="utf-8")
@@ -329,7 +269,7 @@ def test_a_disk_that_is_full_leaves_no_file_and_the_line_names_it(hears, tmp_pat
     assert capsys.readouterr().err == f"{tmp_path / 'picture.png'}: No space left on device\n"
 
 
-def test_a_reader_who_has_seen_enough_is_no_error(hears, monkeypatch, capsys):
+def test_a_reader_who_has_seen_enough_is_no_error(monkeypatch, capsys):
     seen, to_write = os.pipe()
     os.close(seen)
     with open(to_write, "w", encoding="utf-8") as pipe, pytest.raises(SystemExit) as stop:
@@ -354,9 +294,12 @@ cli.run(main)
 @not_on_windows
 def test_whoever_stops_a_program_stops_its_processes_too():
     """As a terminal does: all of them hear it."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(
-        [sys.executable, "-c", POOL], start_new_session=True, **pipes, **OPTIONS
+        [sys.executable, "-c", POOL],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        start_new_session=True,
     )
     children = [int(child) for child in process.stdout.readline().split()]
     os.killpg(process.pid, signal.SIGINT)
@@ -366,13 +309,3 @@ def test_whoever_stops_a_program_stops_its_processes_too():
     for child in children:
         with pytest.raises(ProcessLookupError):
             os.kill(child, 0)
-
-
-@in_our_environment
-def test_our_environment_needs_no_display(tmp_path):
-    """Before anything of ours is imported: a stand-in for torch prints what is set by then."""
-    stand_in = 'import os, sys; sys.exit(os.environ["MPLBACKEND"])'
-    (tmp_path / "torch.py").write_text(stand_in, encoding="utf-8")
-    command = [sys.executable, "phase2_multi_head/visualize.py"]
-    env = {"PYTHONPATH": str(tmp_path), "MPLBACKEND": "other"}
-    assert ended(*command, env=env, cwd=paths.ROOT) == (1, "", ["Agg"])
