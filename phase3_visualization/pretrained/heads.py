@@ -19,7 +19,7 @@ from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import split_heads
 from phase3_visualization.pretrained import language_model as published
-from phase3_visualization.pretrained.families import rebuilt_layers
+from phase3_visualization.pretrained.any_model import modules_of
 from phase3_visualization.pretrained.language_model import LanguageModel, Reading, read_texts
 from shared import head_statistics
 from shared.evidence.claims import Claim, Numbers
@@ -55,8 +55,7 @@ def weight_by_place(reading: Reading) -> dict[str, Tensor]:
 def lengths(language_model: LanguageModel, reading: Reading) -> Tensor:
     """Returns ||f(x_j)||, (B, L, H, T): how long what a head adds would be with a weight of 1."""
     norms = []
-    for index, layer in enumerate(rebuilt_layers(language_model)):
-        attention = layer.attention
+    for index, attention in enumerate(modules_of(language_model)):
         value = attention.w_v(reading.states[index])  # (B, T, d_model)
         value = split_heads(value, attention.num_heads)  # -> (B, H, T, d_k)
         added = head_statistics.added_by_heads(attention, value)  # -> (B, H, T, d_model)

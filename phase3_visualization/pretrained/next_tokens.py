@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase3_visualization.pretrained.families import Attend, our_attention
+from phase3_visualization.pretrained.any_model import AttentionFunction, our_attention
 from phase3_visualization.pretrained.language_model import LanguageModel
 from shared import paths
 
@@ -30,14 +30,18 @@ def next_token_losses(
     language_model: LanguageModel,
     tokens: Tensor,
     mask: Tensor,
-    attend: Attend = scaled_dot_product_attention,
+    attend: AttentionFunction = scaled_dot_product_attention,
 ) -> Tensor:
     """Loss in nats of every next token, with this mask and this attention in every layer.
 
     tokens (1, T + 1), mask bool (T, T) -> (T,).
     """
     model = language_model.model
-    with our_attention(language_model, mask, attend):
+
+    def under_mask(query: Tensor, key: Tensor, value: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+        return attend(query, key, value, mask)
+
+    with our_attention(model, under_mask):
         states = model(tokens[:, :-1]).last_hidden_state[0]  # (1, T + 1) -> (T, d_model)
     logits = states @ model.get_input_embeddings().weight.T  # its words are the output, too: (T, V)
     return F.cross_entropy(logits, tokens[0, 1:], reduction="none")

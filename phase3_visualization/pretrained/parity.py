@@ -1,25 +1,29 @@
-"""Is our attention what published language models compute?
+"""Is our attention what published models compute?
 
-Each model reads the same short texts twice, of unequal length: once as it is published, and once
-with our attention in every layer, with the same parameters (families.py). Every weight of every
-head and every hidden state is compared. The models are MiniLM and SmolLM2, where they are
-installed, and a small one with random weights of each family that is known here; or the one alone
-that --model names. BERTs are compared in float64, since in float32 two right programs drift apart,
-layer by layer; decoders in float32, in which the library computes their norms, angles and softmax
-whatever it is given. Needs the extra "pretrained":
+Each model reads the same padded batch twice: once as the library has it, and once with our
+attention in every layer (any_model.py). All weights of all heads and all hidden states are
+compared. A third time the mask also hides each token from itself, which must be noticed. The models
+are a small random one of each kind that any_model.py lists, and MiniLM and SmolLM2 where they are
+installed; or the one alone that --model names. Needs the extra "pretrained":
 
     python phase3_visualization/pretrained/parity.py --model smollm2
 """
 
-import copy
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from phase3_visualization.pretrained import language_model as published
-from phase3_visualization.pretrained.families import BERTS, FAMILIES, read_with_ours
+from phase3_visualization.pretrained.any_model import (
+    MODEL_KINDS,
+    AttentionFunction,
+    capped_attention,
+    modules_of,
+    our_attention,
+    tiny_model,
+)
 from phase3_visualization.pretrained.language_model import LanguageModel, load_language_model
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Run
@@ -28,161 +32,155 @@ TEXTS = [published.TEXT, "Words!", "Short sentences are padded at the end."]
 # In float32 two right programs differ by a few millionths, and a wrong mask makes hundredths.
 ROUNDING = 1e-4
 
-# ---- a small model of each family
-
-WORDS = ["<unk>", "<end>", "the", "cat", "sat", "on", "a", "mat"]
-TINY_TEXTS = ["the cat sat on a mat the cat", "a cat sat"]
-SIZES = {
-    "vocab_size": len(WORDS),
-    "hidden_size": 48,
-    "intermediate_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 6,
-    "max_position_embeddings": 64,
-}
-GROUPED = SIZES | {"num_key_value_heads": 2}
-WIDE = GROUPED | {"head_dim": 10}  # heads that together are wider than the model
-WINDOW = {"sliding_window": 3}
-ONE_WINDOW = WINDOW | {"layer_types": ["sliding_attention", "full_attention"]}
-MAY_SLIDE = {"use_sliding_window": True}
-EXPERTS = {"num_experts_per_tok": 2, "num_local_experts": 3}
-SCALED = {"query_pre_attn_scalar": 7}
-# Kind -> its configuration, with what its family adds.
-TINY: dict[str, dict[str, Any]] = {
-    "bert": SIZES,
-    "roberta": SIZES,
-    "xlm-roberta": SIZES,
-    "electra": SIZES | {"embedding_size": 10},
-    "big_bird": SIZES | {"attention_type": "original_full"},
-    "llama": GROUPED,
-    "gemma": WIDE,
-    "mistral": WIDE | WINDOW,
-    "mixtral": GROUPED | WINDOW | EXPERTS,
-    "qwen2": GROUPED | ONE_WINDOW | MAY_SLIDE,
-    "qwen3": WIDE | ONE_WINDOW | MAY_SLIDE,
-    "qwen3_moe": WIDE | WINDOW | MAY_SLIDE | {"num_experts": 3, "num_experts_per_tok": 2},
-    "gemma2": WIDE | ONE_WINDOW | SCALED | {"attn_logit_softcapping": 2.0},
-    "gemma3_text": WIDE | ONE_WINDOW | SCALED,
-    "gpt_oss": WIDE | ONE_WINDOW | EXPERTS,
-}
+# All weights (L, B, H, T, T) and all hidden states (layers, B, T, d_model).
+Read = tuple[Tensor, Tensor]
 
 
-def tiny(kind: str, seed: int = 0, **more: Any) -> LanguageModel:
-    """Returns a random model of two layers that reads eight words; more: of its configuration.
+@torch.no_grad()
+def reading_of(
+    model: nn.Module, inputs: dict[str, Tensor], attend: AttentionFunction | None = None
+) -> Read:
+    """Reads a batch with the library's attention, or with ours.
 
-    ValueError, one line with a way out, if the library is not installed.
+    Raises ValueError, one line with a way out, for a model that cannot compute with ours.
     """
-    transformers = published.library()
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import Whitespace
-
-    numbers = {word: number for number, word in enumerate(WORDS)}
-    raw = Tokenizer(WordLevel(numbers, unk_token="<unk>"))
-    raw.pre_tokenizer = Whitespace()
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=raw, pad_token="<end>", padding_side="right"
-    )
-    config = transformers.AutoConfig.for_model(kind, **TINY.get(kind, GROUPED) | more)
-    model = transformers.AutoModel.from_config(config, attn_implementation="eager").eval()
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in model.parameters():  # large enough that heads choose, biases not 0
-        torch.nn.init.normal_(parameter, std=0.4, generator=generator)
-    return LanguageModel(model, tokenizer, f"a random {kind}")
+    asked = {"output_attentions": True, "output_hidden_states": True}
+    if attend is None:
+        output = model(**inputs, **asked)
+    else:
+        with our_attention(model, attend):
+            output = model(**inputs, **asked)
+    return torch.stack(output.attentions), torch.stack(output.hidden_states)
 
 
-# ---- how far apart the two readings are
+def differences(ours: Read, theirs: Read, real: Tensor) -> tuple[float, float]:
+    """The largest difference of a weight, and of a hidden state by the size of its vector.
 
-
-@dataclass(frozen=True)
-class Distance:
-    """The largest differences between our numbers and the model's own, for all real tokens."""
-
-    weights: float  # of all heads; a weight lies between 0 and 1
-    states: float  # of hidden states, as a share of the largest number in the same vector
-
-    @property
-    def is_rounding(self) -> bool:
-        return self.weights < ROUNDING and self.states < ROUNDING
-
-
-def in_float64(language_model: LanguageModel) -> LanguageModel:
-    """Returns a copy that computes with 15 digits."""
-    return replace(language_model, model=copy.deepcopy(language_model.model).double())
-
-
-def distance(language_model: LanguageModel, texts: list[str]) -> Distance:
-    """Reads the texts with their attention and with ours. ValueError for an unknown family."""
-    if language_model.model.config.model_type in BERTS:
-        language_model = in_float64(language_model)
-    ours = read_with_ours(language_model, texts)
-    theirs = published.read_texts(language_model, texts)
-    # What becomes of padding is nobody's business: only real tokens are compared.
-    weights = (ours.weights - theirs.weights).transpose(1, 3)  # -> (B, T, H, L, T)
-    weights = weights[theirs.real]  # -> (tokens, H, L, T)
-    states = (ours.states - theirs.states)[:, theirs.real]  # -> (L + 1, tokens, d_model)
+    real: bool (B, T), False for padding, of which nobody asks what becomes of it.
+    """
+    our_weights, our_states = ours
+    their_weights, their_states = theirs
+    weights = (our_weights - their_weights).permute(1, 3, 0, 2, 4)  # -> (B, T, L, H, T)
+    states = (our_states - their_states)[:, real]  # -> (layers, tokens, d_model)
     # Some tokens of large models have numbers of many thousands, beside which no other token's
     # error would show. So each vector has its own measure.
-    sizes = theirs.states[:, theirs.real].abs().amax(dim=-1)  # -> (L + 1, tokens)
+    sizes = their_states[:, real].abs().amax(dim=-1)  # -> (layers, tokens)
     shares = states.abs().amax(dim=-1) / sizes
-    return Distance(weights.abs().max().item(), shares.max().item())
+    return weights[real].abs().max().item(), shares.max().item()
 
 
-def measured(language_model: LanguageModel, texts: list[str]) -> Distance:
-    """Returns the distance, and prints it in a line."""
-    found = distance(language_model, texts)
+def hidden_from_itself(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **additions: Any
+) -> tuple[Tensor, Tensor]:
+    """Our attention under a mask that also hides each token from itself."""
+    others = ~torch.eye(query.size(-2), dtype=torch.bool)  # (T, T)
+    mask = others if mask is None else mask & others  # -> (B, 1, T, T)
+    return capped_attention(query, key, value, mask, **additions)
+
+
+def comparison(name: str, model: nn.Module, inputs: dict[str, Tensor]) -> Numbers:
+    """Prints how far ours is from the library's, and the other mask; returns it."""
+    ours = reading_of(model, inputs, capped_attention)
+    theirs = reading_of(model, inputs)
+    all_real = torch.ones(theirs[1].shape[1:3])  # (B, T), of pictures
+    real = inputs.get("attention_mask", all_real).bool()
+    weights, states = differences(ours, theirs, real)
+    _, noticed = differences(reading_of(model, inputs, hidden_from_itself), theirs, real)
     print(
-        f"{language_model.name}: weights of all heads differ by {found.weights:.0e} at most, "
-        f"hidden states by {found.states:.0e} of their size",
+        f"{name}: weights differ by {weights:.0e}, hidden states by {states:.0e}, "
+        f"and by {noticed:.1g} with another mask",
         flush=True,
     )
-    return found
+    return {"weights": weights, "states": states, "another mask": noticed}
 
 
-def of_all_families(seed: int) -> list[Distance]:
-    """Returns the published models that are installed, and a random one of each family."""
-    found = []
+def inputs_of(model: nn.Module, seed: int) -> dict[str, Tensor]:
+    """Two random texts of 11 and 9 tokens, or two random pictures."""
+    generator = torch.Generator().manual_seed(seed)
+    if model.main_input_name == "pixel_values":
+        return {"pixel_values": torch.randn(2, 3, 20, 20, generator=generator).double()}
+    tokens = torch.randint(2, model.config.vocab_size, (2, 11), generator=generator)
+    real = torch.arange(11) < torch.tensor([[11], [9]])  # (B, T)
+    return {"input_ids": tokens.where(real, 1), "attention_mask": real.long()}
+
+
+def kind_numbers(kind: str, seed: int = 0) -> Numbers:
+    """Compares a small model of a kind, which computes in float64."""
+    model = tiny_model(kind, seed).double()
+    return comparison(f"a random {kind}", model, inputs_of(model, seed))
+
+
+def published_numbers(name: str | None) -> Numbers:
+    """Compares a published model, in float32."""
+    language_model = load_language_model(name)
+    inputs = language_model.tokenizer(TEXTS, padding=True, return_tensors="pt")
+    return comparison(language_model.name, language_model.model, dict(inputs))
+
+
+@torch.no_grad()
+def module_difference(language_model: LanguageModel) -> float:
+    """How far phase 2's whole module is from the attention of each layer of a BERT, at most.
+
+    The module has the four matrices of the layer, and gets what the layer gets. The residual and
+    the norm after it are the layer's own.
+    """
+    reading = published.read_texts(language_model, TEXTS)
+    mask = reading.real[:, None, None, :]  # padding is hidden as a key: (B, T) -> (B, 1, 1, T)
+    largest = []
+    for number, module in enumerate(modules_of(language_model)):
+        x = reading.states[number]
+        attention = language_model.model.encoder.layer[number].attention
+        theirs, _ = attention(x, torch.where(mask, 0.0, -torch.inf))
+        output, _ = module(x, mask=mask)
+        difference = attention.output.LayerNorm(x + output) - theirs
+        largest.append(difference[reading.real].abs().max() / theirs.abs().max())
+    return torch.stack(largest).max().item()
+
+
+def all_numbers(seed: int) -> list[Numbers]:
+    """Compares a small model of each kind, and MiniLM and SmolLM2 where they are installed."""
+    found = [kind_numbers(kind, seed) for kind in MODEL_KINDS]
     if published.installed(published.PACKAGE):
-        found.append(measured(load_language_model(), TEXTS))
+        found.append(published_numbers(None))
+        apart = module_difference(load_language_model())
+        print(f"   phase 2's module with its weights, in each layer: outputs differ by {apart:.0e}")
     else:
         print(f"MiniLM is not installed, and is left out: {published.INSTALL}")
     if published.installed(*published.SMOLLM2_NEEDS):
-        found.append(measured(load_language_model(published.SMOLLM2), TEXTS))
+        found.append(published_numbers(published.SMOLLM2))
     else:
         print(f"SmolLM2 is not installed, and is left out: {published.INSTALL_SMOLLM2}")
-    for kind in (*BERTS, *FAMILIES):
-        found.append(measured(tiny(kind, seed), TINY_TEXTS))
     return found
 
 
 @published.refuses
 def measure(run: Run) -> Numbers:
-    """Returns the largest differences of all models: of a weight, and of hidden states."""
-    if run.options.model is None:
-        published.library()  # says so if it is missing, before anything else is said
-        found = of_all_families(run.seed)
-        where = f"{len(found)} models"
-    else:
-        language_model = load_language_model(run.options.model)
-        found = [measured(language_model, TEXTS)]
-        where = language_model.name
-    run.shown["said"] = "Yes" if all(one.is_rounding for one in found) else "No"
-    run.shown["where"] = where
+    """Returns the largest differences of all models, and the smallest with another mask."""
+    published.library()  # says so if it is missing, before anything else is said
+    named = run.options.model
+    found = all_numbers(run.seed) if named is None else [published_numbers(named)]
+    weights = torch.tensor([each["weights"] for each in found])
+    states = torch.tensor([each["states"] for each in found])
+    noticed = torch.tensor([each["another mask"] for each in found])
+    agree = (weights < ROUNDING) & (states < ROUNDING) & (noticed > ROUNDING)
     return {
         "models": len(found),
-        "largest difference, weights of all heads": max(one.weights for one in found),
-        "largest difference, hidden states": max(one.states for one in found),
+        "agree": int(agree.sum()),
+        "largest difference, weights of all heads": weights.max().item(),
+        "largest difference, hidden states": states.max().item(),
+        "another mask, smallest difference": noticed.min().item(),
     }
 
 
 main = Experiment(
     measure,
-    answer="{shown[said]}: with our attention in {shown[where]} no weight of any head differs by "
-    "more than {n[largest difference, weights of all heads]:.0e}, and no hidden state by more than "
-    "{n[largest difference, hidden states]:.0e} of its size",
+    answer="{n[agree]:.0f} of {n[models]:.0f} models compute what they compute with our attention: "
+    "no weight of any head differs by more than {n[largest difference, weights of all heads]:.0e}, "
+    "and no hidden state by more than {n[largest difference, hidden states]:.0e} of its size, "
+    "where another mask makes {n[another mask, smallest difference]:.1g} or more",
     options=partial(
         published.add_model,
-        default=f"MiniLM, {published.SMOLLM2}, and a random one of each family",
+        default=f"a random one of each kind, MiniLM, and {published.SMOLLM2}",
     ),
     about=published.is_default,
 )

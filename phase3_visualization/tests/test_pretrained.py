@@ -1,19 +1,19 @@
 """Our attention in every family of models; heads made by hand; refusals in one line."""
 
+import copy
 import itertools
 import math
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase3_visualization.pretrained import (
+    any_model,
     coreference,
     decoder_heads,
-    families,
     heads,
     language_model,
     maps,
@@ -27,9 +27,10 @@ from shared import attention_maps
 from shared.attention_utils import causal_mask, local_mask, streaming_mask
 from shared.experiment import Run
 from shared.tests.helpers import near, qkv
+from shared.tests.helpers import tiny_language_model as tiny
 
 PRETRAINED_EXTRA = 'needs the optional extra: pip install -e ".[pretrained]"'
-TEXTS = parity.TINY_TEXTS
+TEXTS = ["the cat sat on a mat the cat", "a cat sat"]
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +41,8 @@ def minilm():
     return language_model.load_language_model()
 
 
-def tiny(kind, **sizes):
-    """The random model of parity.py; skipped without the extra."""
-    pytest.importorskip("transformers", reason=PRETRAINED_EXTRA)
-    return parity.tiny(kind, **sizes)
-
-
 def random_model(kind, **sizes):
-    """A model that parity.tiny does not make, and the tokenizer of those that it does."""
+    """A model of other sizes than the tiny ones, and their tokenizer."""
     words = tiny("llama").tokenizer
     transformers = language_model.library()
     config = transformers.AutoConfig.for_model(kind, vocab_size=8, **sizes)
@@ -178,7 +173,6 @@ WINDOWS = {  # width in both layers
     "llama": (99, 99),
     "mistral": (3, 3),
     "mixtral": (3, 3),
-    "qwen3_moe": (3, 3),
     "qwen2": (3, 99),
     "gemma2": (3, 99),
     "gpt_oss": (3, 99),
@@ -197,102 +191,77 @@ def test_what_is_visible_is_read_off_the_weights(name):
     assert heads.hub_numbers(model, reading) == {}, "it has no [CLS]"
 
 
-# ---- our attention in place of theirs: in MiniLM, and in a tiny random model of every family
-
-YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0}
-YARN |= {"original_max_position_embeddings": 16}
-SPECIAL = {  # a model -> what is special about its configuration
-    "llama, stretched": {"rope_parameters": YARN},
-    "mistral, everything": {"sliding_window": None},
-    "qwen3, windows": {"layer_types": ["sliding_attention"] * 2},
-    "gemma2, no cap": {"attn_logit_softcapping": None},
-    # Gemma 3's attention has a cap in its configuration, which the library does not use.
-    "gemma3_text, a cap": {"attn_logit_softcapping": 2.0},
-}
+# ---- our attention in place of theirs: in MiniLM, and in a tiny random model of every kind
 
 
-def test_parity_in_every_layer_of_a_padded_batch(minilm):
-    texts = ["Words of unequal number.", "One.", "A third sentence, which is the longest of them."]
-    found = parity.distance(minilm, texts)
-    assert max(found.weights, found.states) < 1e-11
-    double = parity.in_float64(minilm)
-    reading = language_model.read_texts(double, texts)
-    assert not reading.real.all()
-    forgotten = families.rebuilt(double, replace(reading, real=torch.ones_like(reading.real)))
-    moved = (forgotten.weights - reading.weights).abs().max()
-    assert moved > 1e-3, "a forgotten padding mask is noticed"
+def test_phase_2_s_module_has_the_weights_of_every_layer_of_minilm(minilm):
+    double = replace(minilm, model=copy.deepcopy(minilm.model).double())
+    assert parity.module_difference(double) < 1e-12
 
 
-@pytest.mark.parametrize("name", [*families.BERTS, *families.FAMILIES, *SPECIAL])
-def test_our_attention_in_every_family(name):
-    found = parity.distance(tiny(name.split(",")[0], **SPECIAL.get(name, {})), TEXTS)
-    rounding = 1e-11 if name in families.BERTS else 1e-4  # decoders compute in float32
-    assert found.weights < rounding and found.states < rounding
+IN_FLOAT64 = ("bert", "roberta", "electra", "distilbert", "gpt2", "gpt_oss")
 
 
-def test_other_parameters_and_other_masks_are_noticed():
-    for kind in ("bert", "gemma2"):
-        model = tiny(kind)
-        weights = read(model).weights
-        other = families.read_with_ours(parity.tiny(kind, seed=1), TEXTS)
-        assert (other.weights - weights).abs().max() > 0.1
-    with families.our_attention(model, mask=streaming_mask(8, window=2, sinks=1)):
-        assert (read(model).weights - weights).abs().max() > 1e-2
-    near(read(model).weights, weights, share=0)  # theirs is back
+@pytest.mark.parametrize("kind", any_model.MODEL_KINDS)
+def test_our_attention_in_every_kind(kind):
+    pytest.importorskip("transformers", reason=PRETRAINED_EXTRA)
+    numbers = parity.kind_numbers(kind)
+    rounding = 1e-11 if kind in IN_FLOAT64 else 1e-5  # others take softmax in float32
+    assert max(numbers["weights"], numbers["states"]) < rounding
+    assert numbers["another mask"] > 0.05
 
 
-def test_a_distance_is_the_largest_of_all_real_tokens_by_their_size(monkeypatch):
+def test_our_function_is_called_once_a_layer_and_theirs_is_back():
+    model, calls = tiny("gemma2").model, []
+    inputs = {"input_ids": torch.tensor([[2, 3, 4, 5, 6]])}
+    weights, states = parity.reading_of(model, inputs)
+
+    def counted(query, key, value, mask, *, cap):
+        calls.append(cap)
+        return any_model.capped_attention(query, key, value, mask, cap=cap)
+
+    near(parity.reading_of(model, inputs, counted), (weights, states), share=1e-5)
+    assert calls == [2.0, 2.0]
+    near(parity.reading_of(model, inputs), (weights, states), share=0)
+    other = parity.reading_of(tiny("gemma2", seed=1).model, inputs, any_model.capped_attention)
+    assert (other[0] - weights).abs().max() > 0.1, "other parameters are noticed"
+    assert (other[1] - states).abs().max() > 0.1
+
+
+def test_differences_are_the_largest_of_all_real_tokens_by_their_size():
     """One weight is off by 0.25; a token of size 1000 by 5, and one of size 2 by 0.1."""
     real = torch.tensor([[True, True, False]])
     states = torch.tensor([2.0, 1000.0, 1.0])[:, None].expand(2, 1, 3, 2)
-    theirs = Reading([], torch.zeros(1, 1, 1, 3, 3), states, real, ~real, states)
-    ours = replace(theirs, weights=theirs.weights.clone(), states=states.clone())
-    ours.weights[0, 0, 0, 1:, 0] = torch.tensor([-0.25, 9.0])
-    ours.states[1, 0, :, 0] += torch.tensor([0.1, 5.0, 7.0])
-    monkeypatch.setattr(language_model, "read_texts", lambda model, texts: theirs)
-    monkeypatch.setattr(parity, "read_with_ours", lambda model, texts: ours)
-    made = LanguageModel(SimpleNamespace(config=SimpleNamespace(model_type="llama")), None, "made")
-    found = parity.distance(made, [])
-    near([found.weights, found.states], [0.25, 0.05], share=1e-6)
-    assert not found.is_rounding and parity.Distance(1e-6, 1e-6).is_rounding
-    for pair in ((1e-6, math.nan), (math.nan, 1e-6)):
-        assert not parity.Distance(*pair).is_rounding
+    weights = torch.zeros(1, 1, 1, 3, 3)
+    our_weights, our_states = weights.clone(), states.clone()
+    our_weights[0, 0, 0, 1:, 0] = torch.tensor([-0.25, 9.0])
+    our_states[1, 0, :, 0] += torch.tensor([0.1, 5.0, 7.0])
+    found = parity.differences((our_weights, our_states), (weights, states), real)
+    near(found, (0.25, 0.05), share=1e-6)
 
 
 def test_parity_measures_the_model_that_it_is_asked_for(capsys, tmp_path):
     folder = saved(tiny("qwen3"), tmp_path / "mine")
     parity.main(["--output-dir", str(tmp_path), "--model", folder])
     printed = capsys.readouterr().out
-    assert printed.count("weights of all heads differ by") == 1 and "mine (" in printed
+    assert printed.count("weights differ by") == 1 and "mine (" in printed
 
 
-def test_parity_names_every_family_and_what_is_not_installed(capsys, tmp_path, monkeypatch):
+def test_parity_names_every_kind_and_what_is_not_installed(capsys, tmp_path, monkeypatch):
     pytest.importorskip("transformers", reason=PRETRAINED_EXTRA)
     arguments = ["--output-dir", str(tmp_path)]
     monkeypatch.setattr(
         language_model, "installed", lambda *packages: packages == ("transformers",)
     )
-    answer = parity.main(arguments)
+    assert parity.main(arguments).startswith("22 of 22 models compute")
     printed = capsys.readouterr().out
-    for kind in (*families.BERTS, *families.FAMILIES):
-        assert f"a random {kind}: weights of all heads differ by" in printed
+    for kind in any_model.MODEL_KINDS:
+        assert f"a random {kind}: weights differ by" in printed
     assert language_model.INSTALL_SMOLLM2 in printed
-    assert answer.startswith("Yes: with our attention in 15 models")
-    monkeypatch.setattr(parity, "distance", lambda *_: parity.Distance(0.5, 0.0))
-    assert parity.main(arguments).startswith("No: ")
-
-
-def test_a_capped_head_and_a_sink_by_loops():
-    generator = torch.Generator().manual_seed(0)
-    query, key, value = torch.randn(3, 2, 3, 5, 7, dtype=torch.float64, generator=generator) * 2
-    sinks, cap = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64), 1.7
-    _, weights = families.capped_attention(query, key, value, causal_mask(5), cap, sinks)
-    for b, h, i in ((0, 0, 4), (1, 2, 3), (1, 1, 0)):
-        chances = torch.zeros(5, dtype=torch.float64)
-        for j in range(i + 1):
-            score = (query[b, h, i] @ key[b, h, j]).item() / math.sqrt(7)
-            chances[j] = math.exp(cap * math.tanh(score / cap))
-        near(weights[b, h, i], chances / (chances.sum() + sinks[h].exp()), share=1e-10)
+    for apart in ({"weights": math.nan}, {"states": 0.5}, {"another mask": 0.0}):
+        numbers = {"weights": 0.0, "states": 0.0, "another mask": 0.1} | apart
+        monkeypatch.setattr(parity, "kind_numbers", lambda *_, numbers=numbers: numbers)
+        assert parity.main(arguments).startswith("0 of 22 models compute")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -303,7 +272,8 @@ def test_16_bits_are_summed_in_float32(dtype):
     query[0] /= 60**2
     expected = scaled_dot_product_attention(query, key, value, causal_mask(7))
     for cap, sinks in ((None, None), (1e6, torch.full((3,), -math.inf, dtype=dtype))):
-        found = families.capped_attention(query, key, value, causal_mask(7), cap, sinks)
+        mask = causal_mask(7)
+        found = any_model.capped_attention(query, key, value, mask, cap=cap, sinks=sinks)
         near(found, expected, share=torch.finfo(dtype).eps)
 
 
@@ -324,8 +294,10 @@ def test_the_loss_with_everything_is_the_library_s(kind):
 # ---- what cannot be done is refused in one line
 
 
-def compared(model):
-    return parity.distance(model, TEXTS)
+def exchanged(model):
+    parity.reading_of(
+        model.model, {"input_ids": torch.tensor([[2, 3, 4]])}, any_model.capped_attention
+    )
 
 
 def asked(model):
@@ -338,10 +310,10 @@ def in_random_tokens(model):
     return decoder_heads.weights_of_decoder(model.model, torch.arange(8)[None])
 
 
+BIASED = {"coordinate_size": 8, "shape_size": 8, "visual_embed": False}
 HYBRID = {"layer_types": ["conv", "full_attention"]}
 # Of its layers one in eight has attention, and here are only two.
 NONE = {"num_experts": 1, "mamba_d_state": 3, "mamba_dt_rank": 2, "use_cache": False}
-BOTH_WAYS = {"use_bidirectional_attention": True}
 
 
 @pytest.mark.parametrize(
@@ -350,10 +322,11 @@ BOTH_WAYS = {"use_bidirectional_attention": True}
         (read, "longformer", {"attention_window": 4}, "every query and key"),
         (read, "lfm2", HYBRID, "a hybrid: 1 of its 2 .*try --model"),
         (read, "jamba", NONE, "kind jamba has no attention, or hands out none.*try --model"),
-        (families.rebuilt_layers, "deberta-v2", {}, "kind deberta-v2.*bert"),
-        (families.rebuilt_layers, "bert", {"is_decoder": True}, "is_decoder=True.*load it with"),
-        (compared, "gemma3_text", BOTH_WAYS, "looks both ways, as EmbeddingGemma"),
-        (compared, "gpt2", {}, "kind gpt2.*known to fit bert.*llama"),
+        (exchanged, "lfm2", HYBRID, "only 1 of its 2 layers.*try --model"),
+        (exchanged, "mamba", {}, "kind mamba cannot compute with our attention: only 0 of"),
+        (exchanged, "longformer", {"attention_window": 4}, "only 0 of its 2 layers"),
+        (exchanged, "layoutlmv3", BIASED, "hand position_bias to their attention"),
+        (any_model.modules_of, "deberta-v2", {}, "kind deberta-v2.*bert"),
         (asked, "llama", {}, "in a decoder"),
         (in_random_tokens, "bert", {}, "kind bert tokens see later"),
     ],

@@ -19,8 +19,17 @@ from torch import Tensor, nn
 
 from phase1_single_head.order.position_encodings import rotary
 from phase2_multi_head.block.qk_norm import rms_norm
-from phase3_visualization.pretrained.families import check_kind, halves_to_pairs
 from phase3_visualization.pretrained.language_model import LanguageModel, library
+
+
+def halves_to_pairs(x: Tensor) -> Tensor:
+    """Puts features in the order 0, d/2, 1, d/2 + 1, ...: (..., d) -> (..., d).
+
+    These models turn feature i with i + d/2, and ours 2i with 2i + 1. Queries and keys have the
+    same order, so no product changes.
+    """
+    halves = x.unflatten(-1, (2, -1))  # (..., d) -> (..., 2, d / 2)
+    return halves.transpose(-1, -2).flatten(-2)  # -> (..., d / 2, 2) -> (..., d)
 
 
 def normed_as(theirs: nn.Module, x: Tensor) -> Tensor:
@@ -68,8 +77,13 @@ class PackedLlama:
     """
 
     def __init__(self, language_model: LanguageModel) -> None:
-        check_kind(language_model, ("llama",))
         model = language_model.model
+        kind = model.config.model_type
+        if kind != "llama":
+            raise ValueError(
+                f"{language_model.name} is of kind {kind}, and the engine writes with a llama, "
+                "such as smollm2"
+            )
         if not model.config.tie_word_embeddings:
             raise ValueError(
                 f"{language_model.name} has an output matrix of its own, which is not loaded here; "

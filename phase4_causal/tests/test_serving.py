@@ -14,7 +14,7 @@ from phase1_single_head.order.position_encodings import rotary
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.grouped_query_attention import kv_cache_bytes
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
-from phase3_visualization.pretrained import language_model, parity
+from phase3_visualization.pretrained import language_model
 from phase4_causal.causal_attention import CausalSelfAttention, generate
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.models import long_model
@@ -33,7 +33,7 @@ from phase4_causal.serving.rotary_attention import STRETCHES, TRAINED, RotaryHea
 from phase4_causal.writing.sampling import GREEDY, Sampling, new_caches, write_sentences
 from shared.attention_utils import causal_mask, streaming_mask
 from shared.measure import count_operations
-from shared.tests.helpers import near
+from shared.tests.helpers import near, tiny_language_model
 from shared.toy_language import END_ID, START_ID, VOCABULARY, decode
 from shared.toy_model import ToyTransformer
 
@@ -322,7 +322,7 @@ def test_a_block_is_found_only_when_its_words_are_there():
 def small_llama(seed=0, **sizes):
     """Two layers with random weights, 6 query heads on 2 of keys, one matrix for its words."""
     pytest.importorskip("transformers", reason=language_model.INSTALL)
-    made = parity.tiny("llama", seed, tie_word_embeddings=True, **sizes)
+    made = tiny_language_model("llama", seed, tie_word_embeddings=True, **sizes)
     made.model.double()
     made.tokenizer.eos_token = "<end>"
     return made
@@ -392,8 +392,11 @@ def test_smollm2_writes_in_pages_what_the_library_writes():
 def test_what_the_engine_cannot_write_with_is_said():
     pytest.importorskip("transformers", reason=language_model.INSTALL)
     for made, rule in (
-        (parity.tiny("qwen3"), "is of kind qwen3"),
-        (parity.tiny("llama", tie_word_embeddings=False), "has an output matrix of its own"),
+        (tiny_language_model("qwen3"), "is of kind qwen3"),
+        (
+            tiny_language_model("llama", tie_word_embeddings=False),
+            "has an output matrix of its own",
+        ),
     ):
         with pytest.raises(ValueError, match=rule):
             PackedLlama(made)

@@ -113,6 +113,25 @@ def small_records(trained):
     return [small_record(name, one.model) | as_it_is(one.recipe) for name, one in trained.items()]
 
 
+def tiny_language_model(kind, seed=0, **more):
+    """A tiny_model with a tokenizer of six words; skipped without the extra."""
+    pytest.importorskip("transformers", reason='needs: pip install -e ".[pretrained]"')
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    from phase3_visualization.pretrained.any_model import tiny_model
+    from phase3_visualization.pretrained.language_model import LanguageModel
+
+    words = ["<unk>", "<end>", "the", "cat", "sat", "on", "a", "mat"]
+    numbers = {word: number for number, word in enumerate(words)}
+    raw = Tokenizer(models.WordLevel(numbers, unk_token="<unk>"))
+    raw.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=raw, pad_token="<end>", padding_side="right"
+    )
+    return LanguageModel(tiny_model(kind, seed, **more), tokenizer, f"a random {kind}")
+
+
 @torch.no_grad()
 def in_torch(trained, tokens, levers):
     """A pass of the explorer by PyTorch: levers are masks and weights of MultiHeadAttention."""

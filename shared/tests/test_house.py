@@ -153,7 +153,6 @@ ASKED_ELSEWHERE = {  # file -> the test that compares it
     "ring_attention.py": "test_long_texts.py, in several processes",
     "long_path.py": "test_reading.py",
     "undivided.py": "test_parts.py: it is wrong on purpose",
-    "families.py": "test_pretrained.py, with fifteen published models",
 }
 
 

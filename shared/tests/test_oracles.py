@@ -6,6 +6,7 @@ nn.MultiheadAttention with the weights of ours. A name begins with the file that
 faults.py asks these first when it plants a fault there.
 """
 
+import itertools
 from functools import partial
 
 import pytest
@@ -29,6 +30,7 @@ from phase2_multi_head.fused_attention import FusedMultiHeadAttention
 from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase2_multi_head.pooling.attention_pooling import AttentionPooling, last_pooling, mean_pooling
+from phase3_visualization.pretrained.any_model import capped_attention
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.long_texts.chosen_keys import (
@@ -258,6 +260,40 @@ def rolling(q, k, v):
     return torch.cat(outputs, dim=2)
 
 
+def capped_by(cap, with_sinks):
+    """A cap on the scores, and sink logits that depend on the keys, under a mask."""
+
+    def way(q, k, v):
+        sinks = k.mean(dim=(0, 2, 3)) if with_sinks else None
+        mask = past(*positions(q.size(-2), k.size(-2)))
+        return capped_attention(q, k, v, mask, cap=cap, sinks=sinks)[0]
+
+    return way
+
+
+def capped_by_loops(cap, with_sinks):
+    """One query and one key at a time; a sink is one more chance, whose value is 0."""
+
+    def reference(q, k, v):
+        mask = past(*positions(q.size(-2), k.size(-2)))
+        output = torch.zeros(B, H, q.size(-2), v.size(-1), dtype=q.dtype)
+        for b, h, i in itertools.product(range(B), range(H), range(q.size(-2))):
+            chances, total = {}, 0.0
+            for j in mask[i].nonzero().flatten().tolist():
+                score = torch.dot(q[b, h, i], k[b, h, j]) / q.size(-1) ** 0.5
+                if cap is not None:
+                    score = cap * torch.tanh(score / cap)
+                chances[j] = score.exp()
+                total = total + chances[j]
+            if with_sinks:
+                total = total + k.mean(dim=(0, 2, 3))[h].exp()
+            for j, chance in chances.items():
+                output[b, h, i] += chance / total * v[b, h, j]
+        return output
+
+    return reference
+
+
 def pooled_by(pooling):
     """A mean or the last of the words, v (B, H, T, d), of which the second text has two."""
     return lambda q, k, v: pooling(v[:, 0], padding(v.size(2)))[0]
@@ -346,6 +382,9 @@ WAYS = {  # of queries, keys and values: the way, its reference, for which lengt
     ),
     "chosen_keys": (chosen(partial(best_keys, count=4)), chosen(four_best), SOME),
     "chosen_keys, blocks": (chosen(in_three_blocks), chosen(blocks_in_loops), SOME),
+    "any_model, a cap": (capped_by(1.7, False), capped_by_loops(1.7, False), FEW),
+    "any_model, sinks": (capped_by(None, True), capped_by_loops(None, True), FEW),
+    "any_model, both": (capped_by(1.7, True), capped_by_loops(1.7, True), FEW),
     "delta_rule": (written(delta_rule), written(corrections), ALIKE),
     "delta_rule, recurrent": (written(delta_rule_recurrent), written(corrections), ALIKE),
     "gated_delta": (gated(gated_delta), gated(gated_by_states), ALIKE),
