@@ -47,7 +47,6 @@ TESTS = {
         "house",
         "lessons",
         "measure",
-        "notes",
         "oracles",
         "report",
         "running",

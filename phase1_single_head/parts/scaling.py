@@ -137,7 +137,7 @@ CLAIMS = (
         text="The division by √d_k is critical for heads of only 16 numbers, too. We asked it of "
         "one head of d_k = 16 that must look at two places at once, after 300 steps of AdamW, at "
         "each of two learning rates.",
-        source='course notes, "Learning Outcomes", where it is said of models with d_k = 16',
+        source='course notes, "Learning Outcomes", of no size; their own models have d_k = 16',
         rule="the share of right answers without the division, at the best learning rate of 0.003 "
         "and 0.01, is at least 0.3 lower than with the division at its own best",
         effect=lambda n: n["d_k = 16, divided, best rate"] - n["d_k = 16, not divided, best rate"],

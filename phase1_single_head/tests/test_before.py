@@ -19,7 +19,7 @@ def test_what_scorings_weigh():
         weigh[name] = sum(p.numel() for p in make(d).parameters())
     hidden = 2 * d**2 + 2 * d
     expected = {"dot": 0, "scaled dot": 4 * d**2, "general": d**2}
-    assert weigh == expected | {"concat": hidden, "additive": hidden}  # C063
+    assert weigh == expected | {"concat": hidden, "additive": hidden}
 
 
 @pytest.mark.parametrize("method", [*LUONG_METHODS, "additive"])
@@ -35,6 +35,12 @@ def test_scores_hide_what_the_mask_hides(method):
     assert not weights[0].any() and not output[0].any() and not weights[1, ..., 4:].any()
     (gradient,) = torch.autograd.grad(output.sum(), memory)
     assert gradient.isfinite().all() and not gradient[1, 4:].any()
+
+
+def test_bahdanau_s_decoder_reads_every_state():
+    torch.manual_seed(0)
+    _, weights = AdditiveAttention(D_K)(torch.randn(B, T_Q, D_K), torch.randn(B, T_K, D_K))
+    assert weights.shape == (B, 1, T_Q, T_K) and weights.gt(0).all()
 
 
 @pytest.mark.parametrize(
@@ -68,7 +74,7 @@ def test_writers_take_their_steps_one_by_one(make):
     source, previous = torch.randint(12, (B, 7)), torch.randint(12, (B, 5))
     logits, weights = model(source, previous)
     memory, state = model.read(source)
-    near(state, memory[:, -1])  # C059: all that a writer without attention knows
+    near(state, memory[:, -1])  # all that a writer without attention knows
     for t, letter in enumerate(model.embedding(previous).unbind(dim=1)):
         predicts = state = model.decoder(letter[:, None], state[None])[0][:, 0]
         if make is LuongSeq2Seq:

@@ -14,6 +14,7 @@ from phase1_single_head.self_attention import SelfAttention
 from shared.attention_utils import causal_mask
 from shared.tasks import COPY, FIRST_PLACE, REVERSE, SymbolMover
 from shared.tests.helpers import D_K, T_K, T_Q, B, near
+from shared.toy_language import TOY_SENTENCE, VOCABULARY, encode
 from shared.toy_model import sinusoidal_positions
 
 
@@ -61,7 +62,7 @@ def test_sinusoidal_positions_are_less_alike_with_the_distance_on_average_but_ri
         found = cosines.diagonal(distance)
         near(found, by_distance[distance].expand_as(found))
     of_eight = by_distance.view(8, 8).mean(dim=1)  # eight distances side by side
-    assert of_eight[:5].diff().lt(0).all() and of_eight[0] > 0.7 > of_eight[1:].max()  # C135
+    assert of_eight[:5].diff().lt(0).all() and of_eight[0] > 0.7 > of_eight[1:].max()
     assert waves.rises(by_distance)[:8] == [6, 11, 12, 17, 18, 23, 24, 25]
     assert by_distance[32] - by_distance[28] > 0.1
 
@@ -88,7 +89,20 @@ def test_only_attention_without_positions_and_mask_is_blind_to_order(attention, 
     words, order = vectors(T_K, D_K), torch.tensor([3, 0, 6, 2, 5, 1, 4])
     before, _ = attention((words + added)[None], mask)
     after, _ = attention((words[order] + added)[None], mask)
-    assert ((after - before[:, order]).abs().max() < 1e-12) == blind  # C118, C119
+    assert ((after - before[:, order]).abs().max() < 1e-12) == blind  # C119
+
+
+@torch.no_grad()
+def test_without_positions_the_two_the_are_one():
+    """They get the same output and the same scores, whatever the weights are."""
+    x = vectors(len(VOCABULARY), D_K)[encode(TOY_SENTENCE.split())]
+    output, weights = PLAIN(x[None])
+    near(output[0, 4], output[0, 0])
+    near(weights[0, 0, :, 4], weights[0, 0, :, 0])
+    with_positions, _ = PLAIN((x + sinusoidal_by_loops(6, D_K))[None])
+    masked, _ = PLAIN(x[None], causal_mask(6))
+    for other in (with_positions, masked):
+        assert (other[0, 4] - other[0, 0]).abs().max() > 0.01
 
 
 def test_answers_by_hand():

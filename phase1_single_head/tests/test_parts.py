@@ -57,7 +57,7 @@ def test_facts_of_padding_change_no_answer():
     nouns = facts.nouns.where(seen, other.nouns)
     adjectives = facts.adjectives.where(seen, other.adjectives)
     repadded = Facts(nouns, adjectives, facts.lengths, facts.aligned, facts.questions)
-    assert torch.equal(model(facts)[0], model(repadded)[0])  # C153
+    assert torch.equal(model(facts)[0], model(repadded)[0])
     questions = model.noun(facts.questions)
     without_mask, _ = model.attention(questions, model.memory(facts))
     assert not torch.allclose(without_mask, model.attention(questions, model.memory(repadded))[0])
@@ -175,7 +175,7 @@ def test_gradients_reach_all_of_a_soft_and_values_alone_of_a_hard_look_up():
     query, key, value = inputs
     soft, _ = scaled_dot_product_attention(query, key, value)
     hard = F.one_hot((query @ key.T).argmax(dim=-1), len(key)).double() @ value
-    for output, reached in ((soft, [True, True, True]), (hard, [False, False, True])):  # C175, C180
+    for output, reached in ((soft, [True, True, True]), (hard, [False, False, True])):
         found = torch.autograd.grad(output.sum(), inputs, materialize_grads=True)
         assert [bool(gradient.any()) for gradient in found] == reached
 

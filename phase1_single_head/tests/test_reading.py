@@ -1,9 +1,13 @@
-"""Weights that give the same output, by hand and by null space; gradients against formulas."""
+"""Weights that give the same output, by hand and by null space; gradients against formulas.
+
+And what the page's table of layers says.
+"""
 
 import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from phase1_single_head.reading import long_path
@@ -45,10 +49,10 @@ def test_alternative_weights_are_weights_and_give_the_same_output(length, d_v):
     ("scores", "printed", "comes_out"),
     [
         ((2, 0, 3), (0.24, 0.03, 0.73), (0.26, 0.04, 0.71)),  # C001
-        ((2, -math.inf, 3), (0.27, 0.00, 0.73), (0.27, 0.00, 0.73)),  # C003, which is right
+        ((2, -math.inf, 3), (0.27, 0.00, 0.73), (0.27, 0.00, 0.73)),  # which is right
         # C019: a gap of 5 is a ratio of 148
         ((100, 95, 5, 3), (0.88, 0.12, 0, 0), (0.99, 0.01, 0, 0)),
-        ((12.5, 11.875, 0.625, 0.375), (0.55, 0.40, 0.02, 0.01), (0.65, 0.35, 0, 0)),  # C020
+        ((12.5, 11.875, 0.625, 0.375), (0.55, 0.40, 0.02, 0.01), (0.65, 0.35, 0, 0)),  # C020, C021
     ],
 )
 def test_what_comes_out_where_courses_print_weights(scores, printed, comes_out):
@@ -118,5 +122,68 @@ def test_operations_and_weights_of_attention():
         text, attention = torch.randn(1, n, 8), SelfAttention(8)
         core = count_operations(scaled_dot_product_attention, *[text] * 3)
         layer = count_operations(attention, text)
-        assert (core, layer - core) == (4 * n**2 * 8, 6 * n * 8**2)  # C035
-        assert attention(text)[1].numel() == n**2  # C036
+        assert (core, layer - core) == (4 * n**2 * 8, 6 * n * 8**2)
+        assert attention(text)[1].numel() == n**2
+
+
+# ---- the table of layers
+
+
+@pytest.mark.parametrize(
+    ("layer", "weights"),
+    [
+        (nn.RNN(11, 11, bias=False), 2 * 11**2),
+        (nn.Conv1d(11, 11, 3, bias=False), 3 * 11**2),
+        (SelfAttention(11), 3 * 11**2),
+        (SelfAttention(11, output_projection=True), 4 * 11**2),
+        (nn.Linear(7 * 11, 7 * 11, bias=False), (7 * 11) ** 2),
+    ],
+    ids=str,
+)
+def test_the_table_of_layers_counts(layer, weights):
+    """Of one layer without biases, d = 11, k = 3, n = 7."""
+    assert sum(parameter.numel() for parameter in layer.parameters()) == weights
+
+
+def test_in_attention_every_word_is_one_step_away():
+    torch.manual_seed(0)
+    x = torch.randn(1, 7, 11, requires_grad=True)
+    output, _ = SelfAttention(11)(x)
+    (slope,) = torch.autograd.grad(output[0, -1].sum(), x)
+    assert slope[0].abs().amax(dim=-1).gt(0).all()
+
+
+def reached(dilations, length):
+    """How many inputs the last output of convolutions of width 3 hears of, at most length."""
+    seen = torch.zeros(length, dtype=torch.bool)  # the last input first
+    seen[0] = True
+    for dilation in dilations:
+        for _ in range(2):
+            seen = seen | F.pad(seen, (dilation, 0))[:length]
+    return int(seen.sum())
+
+
+@pytest.mark.parametrize("length", [33, 65])
+def test_convolutions_join_words_in_log_n_layers_if_they_are_dilated(length):
+    plain, dilated = [1] * length, [2**layer for layer in range(10)]  # C037
+    needed = (length - 1) // 2  # k = 3: (n - 1) / (k - 1)
+    few = math.ceil(math.log2(length + 1)) - 1
+    for dilations, layers in ((plain, needed), (dilated, few)):
+        assert reached(dilations[:layers], length) == length
+        assert reached(dilations[: layers - 1], length) < length
+
+
+def test_a_linear_recurrence_needs_no_word_to_wait_for_all_before_it():
+    """h_t = a_t h_(t-1) + x_t puts the words up to t together; brackets may stand anywhere."""
+    factor, state = torch.randn(2, 13, generator=torch.Generator().manual_seed(0)).double()
+    expected = [state[0]]
+    for t in range(1, 13):
+        expected.append(factor[t] * expected[-1] + state[t])
+    step, rounds = 1, 0
+    while step < 13:  # all words at once, with what stands `step` places before
+        earlier_state = F.pad(state, (step, 0))[:13]
+        earlier_factor = F.pad(factor, (step, 0), value=1.0)[:13]
+        state, factor = state + factor * earlier_state, factor * earlier_factor
+        step, rounds = 2 * step, rounds + 1
+    near(state, torch.stack(expected))
+    assert rounds == 4, "log2 of 13 words, rounded up"

@@ -37,7 +37,7 @@ def test_hand_worked_numbers():
     query = torch.tensor([[2.0 * math.log(3.0), 0.0, 0.0, 0.0]])
     values = torch.tensor([[0.0, 8.0], [4.0, 0.0]])
     output, weights = scaled_dot_product_attention(query, torch.eye(2, 4), values)
-    near(weights, torch.tensor([[0.75, 0.25]]))  # C056: divided; C139: sums to 1
+    near(weights, torch.tensor([[0.75, 0.25]]))  # divided; sums to 1
     near(output, torch.tensor([[1.0, 6.0]]))
 
 
@@ -162,7 +162,7 @@ def test_docstring_examples(module):
 def test_head_axis_and_masks_of_self_attention():
     x = torch.randn(B, T_Q, D_K)
     output, weights = SelfAttention(D_K, d_v=D_V)(x, padding_mask(torch.tensor([3, 5]), T_Q))
-    assert output.shape == (B, T_Q, D_V) and weights.shape == (B, 1, T_Q, T_Q)  # C088
+    assert output.shape == (B, T_Q, D_V) and weights.shape == (B, 1, T_Q, T_Q)
     assert weights[0, :, :, 3:].eq(0).all() and weights[1].gt(0).all()
 
 

@@ -2,17 +2,22 @@
 the formulas say.
 """
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+from phase1_single_head.before.scoring import D_MODEL, kept_bytes
 from phase1_single_head.self_attention import SelfAttention
 from phase2_multi_head.costs import benchmark, cost_model
 from phase2_multi_head.fused_attention import FusedMultiHeadAttention
 from phase2_multi_head.grouped_query_attention import GroupedQueryAttention, kv_cache_bytes
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, StackOfHeads
 from shared.attention_utils import causal_mask
-from shared.measure import count_operations
+from shared.measure import count_operations, peak_memory
 from shared.tests.helpers import T_K, T_Q, B, H
 
 
@@ -83,7 +88,7 @@ def test_all_ways_of_the_benchmark_agree_but_the_wrong_one():
     ("length", "d_model", "num_heads"), ((5, 33, 3), (64, 32, 1), (101, 33, 3), (128, 64, 2))
 )
 def test_peak_memory_as_the_formulas_say(length, d_model, num_heads):
-    """Short and long, on both sides of T = 2 d_k."""  # C048, C052
+    """Short and long, on both sides of T = 2 d_k."""
     sizes = length, d_model, num_heads
     assert cost_model.measured_peak("in steps", *sizes) == cost_model.peak_bytes("in steps", *sizes)
     formula = cost_model.peak_bytes("fused", *sizes)
@@ -101,7 +106,7 @@ def parameters(module):
 def test_operations_and_parameters_as_the_formulas_say(batch, n, d, heads):
     attention = MultiHeadAttention(d, heads, bias=False)
     operations = count_operations(attention, torch.randn(batch, n, d))
-    assert operations == batch * (8 * n * d**2 + 4 * n**2 * d)  # C029, C030, C031, C034
+    assert operations == batch * (8 * n * d**2 + 4 * n**2 * d)  # C029
     assert parameters(attention) == parameters(StackOfHeads(d, heads)) == 4 * d**2  # C026, C028
     assert parameters(MultiHeadAttention(d, heads)) == 4 * d**2 + 4 * d  # C027
 
@@ -114,3 +119,56 @@ def test_costs_of_a_layer_of_eight_heads():
         "operations": 8 * 128 * 512**2 + 4 * 128**2 * 512,
         "weights": 8 * 128**2,
     }
+
+
+@pytest.mark.parametrize(("length", "d_model"), [(6, 64), (26, 13), (52, 13)])
+def test_from_twice_the_width_on_the_scores_cost_more_than_the_projections(length, d_model):
+    """4 T² d for scores and means against 8 T d² for four projections."""
+    x = torch.randn(1, length, d_model)
+    projections = 4 * count_operations(nn.Linear(d_model, d_model, bias=False), x)
+    whole = count_operations(MultiHeadAttention(d_model, 1, bias=False), x)
+    share_of_scores = 1 - projections / whole
+    expected = length / (length + 2 * d_model)
+    assert share_of_scores == pytest.approx(expected)  # C032: half at T = 2 d
+
+
+# ---- memory
+
+
+def test_what_becomes_smaller_if_memory_is_short():
+    """At 4,096 words, where the weights are nearly all of it."""
+    bytes_of = partial(cost_model.peak_bytes, "in steps")
+    whole = bytes_of(4096, 64, 8)
+    assert bytes_of(2048, 64, 8) == pytest.approx(whole / 4, rel=0.01), "shorter"
+    assert bytes_of(4096, 64, 4) == pytest.approx(whole / 2, rel=0.01), "fewer heads"
+    assert bytes_of(4096, 32, 8) == pytest.approx(whole, rel=0.01), "narrower"
+
+
+def test_when_torchs_attention_holds_no_table_of_weights():
+    """On a processor. Dropout, or values of another size, bring the table; a mask does not."""
+    query = torch.randn(1, 8, 512, 16)
+    all_weights = 4 * 8 * 512**2  # bytes
+
+    def peak(value=query, **options):
+        return peak_memory(lambda: F.scaled_dot_product_attention(query, query, value, **options))
+
+    fused = max(peak(), peak(is_causal=True), peak(attn_mask=causal_mask(512)))
+    plain = min(peak(dropout_p=0.1), peak(value=query[..., :8]))
+    assert fused < all_weights <= plain
+
+
+def test_checkpointing_keeps_less_and_still_needs_one_whole_layer():
+    """C149: the weights are not kept, but made again, and one layer's still grow like T²."""
+    head = SelfAttention(D_MODEL)
+
+    class Checkpointed(nn.Module):
+        def forward(self, x, _):
+            return checkpoint(head, x, use_reentrant=False)
+
+    class Kept(nn.Module):
+        def forward(self, x, _):
+            return head(x)
+
+    assert kept_bytes(Checkpointed(), 256) < kept_bytes(Kept(), 256) / 10
+    peaks = [peak_memory(partial(head, torch.randn(1, length, D_MODEL))) for length in (1024, 2048)]
+    assert peaks[1] > 3 * peaks[0]

@@ -106,7 +106,7 @@ def test_sliced_heads_see_their_slice_and_ask_one_question_and_real_heads_do_not
 
 def test_a_view_alone_mixes_words():
     x = wrong_heads.numbered_words()
-    assert x[0, 1, 4] == 14 and torch.equal(merge_heads(split_heads(x, 2)), x)  # C089
+    assert x[0, 1, 4] == 14 and torch.equal(merge_heads(split_heads(x, 2)), x)
     right, wrong = split_heads(x, 2)[0], x.view(1, 2, 3, 3)[0]  # (H, T, d_k)
     assert (right // 10 == torch.arange(3)[:, None]).all(), "every row is one word"
     assert (wrong[:, :, 0] // 10).tolist() == [[0, 0, 1], [1, 2, 2]]
@@ -125,7 +125,7 @@ def test_output_projection_folds_for_one_head_alone():
     torch.manual_seed(0)
     x = torch.randn(B, T_Q, 64, dtype=torch.float64)
     one, many = (MultiHeadAttention(64, heads, bias=False).double() for heads in (1, 4))
-    near(output_projection.folded(one)(x)[0], one(x)[0])  # C086
+    near(output_projection.folded(one)(x)[0], one(x)[0])
     assert (output_projection.folded(many)(x)[0] - many(x)[0]).abs().max() > 0.01
     assert output_projection.columns_written(many, x) == 64
     torch.nn.init.eye_(many.w_o.weight)

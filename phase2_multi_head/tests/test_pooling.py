@@ -46,6 +46,17 @@ def test_poolings_worked_by_hand(mask, mean, last):
         near(pooling(x, mask)[0].flatten(), torch.tensor(values))
 
 
+@torch.no_grad()
+def test_pooling_by_attention_can_be_the_mean_and_the_first_word():
+    torch.manual_seed(0)
+    pooling, x = AttentionPooling(3).double(), torch.randn(2, 5, 3).double()
+    x[:, 0] = torch.tensor([9.0, 0, 0])
+    pooling.query.zero_()
+    near(pooling(x)[0], x.mean(dim=1))
+    pooling.query[..., 0] = 999
+    near(pooling(x)[0], x[:, 0])
+
+
 @pytest.mark.parametrize("pooling", [mean_pooling, last_pooling, AttentionPooling(D_K).double()])
 def test_a_sentence_of_padding_alone_pools_to_zero(pooling):
     x = torch.randn(3, T_K, D_K, dtype=torch.float64, requires_grad=True)

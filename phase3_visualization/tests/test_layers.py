@@ -197,7 +197,7 @@ def test_how_far_apart_outputs_stay_by_hand():
 
 @pytest.mark.parametrize("length", [7, 17])
 def test_six_layers_of_four_random_heads_leave_what_the_page_says(length):
-    """layers/README.md: less than a thousandth without the residual half, a few hundredths with."""
+    """C143: less than a thousandth without the residual half, a few hundredths with."""
     for seed in range(20):
         bare, with_half = apart_with_depth(random_attention(6, 4, length, seed))
         assert bare < 1e-3 and 0.02 < with_half < 0.07, seed

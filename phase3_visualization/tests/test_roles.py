@@ -15,7 +15,7 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization import attention_flow
 from phase3_visualization.roles import head_roles, pattern_types, role_stability, training_film
 from shared import head_statistics, training
-from shared.attention_utils import normalized_entropy, padding_mask
+from shared.attention_utils import attention_entropy, normalized_entropy, padding_mask
 from shared.grammar import roles
 from shared.grammar.scores import CORE_RELATIONS, related_pairs
 from shared.tests.helpers import EXPLORER_RECIPES, near, sharp_model
@@ -84,6 +84,17 @@ def test_statistics_refuse_an_additive_mask_and_a_missing_axis():
     for wrong in ((weights, visible.float()), (weights[0], visible)):
         with pytest.raises(ValueError, match=r"bool mask \(N, 1, T, T\).*unsqueeze"):
             head_statistics.head_statistics(*wrong)
+
+
+def test_a_mean_of_sharp_heads_is_no_head():
+    """C130. And the effective context is exp of each row's entropy, before any mean."""
+    heads = torch.eye(4).double()[:, None]  # (H, T_q, T_k): each looks at another word
+    assert attention_entropy(heads).max() == 0
+    near(attention_entropy(heads.mean(dim=0))[0], math.log(4))
+    rows = torch.stack([torch.eye(4)[0], torch.full((4,), 0.25)]).double()  # one word; four words
+    entropy = attention_entropy(rows)
+    assert entropy.exp().mean().item() == pytest.approx(2.5)
+    assert entropy.mean().exp().item() == pytest.approx(2), "the mean taken first says 2"
 
 
 # ---- names by rule

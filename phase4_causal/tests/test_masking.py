@@ -52,10 +52,15 @@ RIGHT = {  # written, read
 # ---- conventions, NaN
 
 
+def test_a_score_of_0_beside_negative_ones_hides_nothing():
+    weights = torch.tensor([-2.0, 0.0, -3.0]).softmax(dim=0)
+    assert weights[1].item() == pytest.approx(0.844, abs=1e-3)
+
+
 @pytest.mark.parametrize("written", conventions.WRITTEN)
 @pytest.mark.parametrize("read", conventions.READ)
 def test_a_mask_that_is_read_in_another_convention_leaks(written, read):
-    # C092: ones are added. C093: what is added is filled. C112: 0 hides in one, shows in another.
+    # C092: ones are added. C093: what is added is filled.
     scores, allowed = conventions.random_scores(), causal_mask(conventions.LENGTH)
     weights = conventions.READ[read](scores, conventions.WRITTEN[written](allowed))
     mass = conventions.future_mass(weights)
@@ -70,7 +75,7 @@ def test_a_mask_that_is_read_in_another_convention_leaks(written, read):
 
 def test_nan_comes_from_rows_without_a_key_and_from_float16_and_not_with_ours():
     expected = {  # in float64, float32, bfloat16, float16
-        "rows, padding on the left": [2] * 4,  # two words of padding; C114, C123
+        "rows, padding on the left": [2] * 4,  # two words of padding; C123
         "rows, large inputs, not scaled": [0, 0, 0, 3],  # C120, C122
         "rows, large inputs, scores scaled": [0, 0, 0, 3],
         "-1e9, one key hidden": [0, 0, 0, nan_causes.REFUSED],  # C005
@@ -97,7 +102,7 @@ def test_causal_modules_do_not_leak_and_planted_mistakes_do(name, num_layers):
     model = causality.build((causality.CAUSAL | causality.PLANTED)[name], num_layers, seed=3)
     leak, influence = largest_leak(model, TOKENS), causality.influence(model, TOKENS)
     if name in causality.CAUSAL:
-        assert leak == 0 and torch.equal(influence > 0, causal_mask(5))  # C099
+        assert leak == 0 and torch.equal(influence > 0, causal_mask(5))
     else:
         assert leak > 1e-6 and influence.triu(1).max() > 1e-6
 
@@ -139,9 +144,26 @@ def test_causal_functions_do_not_move_by_a_bit(name, dtype):
 
 
 @pytest.mark.parametrize("word", ["the", "mat"])  # "mat" is what others are replaced by
-def test_equal_later_words_cannot_be_shuffled_but_they_can_be_replaced(word):  # C105
+def test_equal_later_words_cannot_be_shuffled_but_they_can_be_replaced(word):
     tokens = torch.tensor([[START_ID, *encode([word, word])]])
     assert largest_leak(causality.build(MultiHeadAttention, 1, seed=3), tokens) > 0.01
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("num_layers", "same"), [(1, True), (2, False)])
+def test_the_last_word_needs_no_mask_in_the_first_layer(num_layers, same):
+    """C100: a text that is read anew for each word needs the mask from the second layer on."""
+    torch.manual_seed(0)
+    masked = ToyTransformer(33, 3, num_layers, make_attention=CausalSelfAttention).double().eval()
+    torch.nn.init.normal_(masked.embedding.weight)  # they outweigh the positions
+    seeing = ToyTransformer(33, 3, num_layers, make_attention=MultiHeadAttention).double().eval()
+    seeing.load_state_dict(masked.state_dict())
+    tokens = torch.tensor([[START_ID, *encode(TOY_SENTENCE.split())]])
+    (one, layers), (other, layers_seeing) = masked(tokens), seeing(tokens)
+    assert torch.allclose(one[0, -1], other[0, -1], rtol=0, atol=1e-12) == same
+    first, first_seeing = layers[0][0], layers_seeing[0][0]  # weights of the first layer, (H, T, T)
+    near(first[:, -1], first_seeing[:, -1])
+    assert (first[:, 0] - first_seeing[:, 0]).abs().max() > 0.3, "row 0 sees itself alone"
 
 
 # ---- trained without the mask
@@ -249,7 +271,7 @@ def test_a_causal_model_never_reads_the_end_and_its_patterns_start_with_one_more
     (weights, _), mask = patterns_of(trained, sentences)
     real = mask.diagonal(dim1=-2, dim2=-1).sum(dim=-1).flatten()
     assert real.tolist() == [len(sentence.words) + 1 for sentence in sentences]
-    assert not weights.triu(1).any() and torch.equal(mask, mask.tril())  # C096
+    assert not weights.triu(1).any() and torch.equal(mask, mask.tril())
     alone = weights_of(trained.model, ["<start>", *sentences[0].words])[0]
     near(weights[0, :, : len(alone[0]), : len(alone[0])], alone)
 
@@ -353,7 +375,7 @@ def test_a_position_comes_before_a_relation_and_a_relation_before_the_other_name
 
 
 @torch.no_grad()
-def test_masks_have_no_parameters():  # C115
+def test_masks_have_no_parameters():
     """The same weights with the mask, without, and under a mask of the caller."""
     recipe = training.Recipe("t", "next word", 3, 2, 0, d_model=33)
     trained = training.untrained(recipe, MultiHeadAttention)
@@ -386,7 +408,7 @@ def test_generation_follows_the_logits_stops_at_end_and_at_the_limit():
     assert generate(model, [VOCABULARY[-3]], limit=2) == list(VOCABULARY[-3:-1])
     assert generate(model, [VOCABULARY[-3]], limit=20)[:3] == list(VOCABULARY[-3:])
     before_end = [VOCABULARY[END_ID - 1]]
-    assert generate(model, before_end) == before_end  # C181
+    assert generate(model, before_end) == before_end
 
 
 def test_only_links_to_later_words_of_this_sentence_count():

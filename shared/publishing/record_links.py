@@ -56,7 +56,7 @@ class Quote:
 def pages() -> list[Path]:
     """Returns README, the pages of data/ that are written by hand, the lessons and the rooms."""
     by_hand = [paths.ROOT / "README.md"]
-    for name in ("surprises.md", "teaching.md"):
+    for name in ("notes.md", "surprises.md", "teaching.md"):
         page = paths.ROOT / "data" / name
         if page.is_file():
             by_hand.append(page)

@@ -21,7 +21,7 @@ from shared.tests.helpers import near
 # ---- patterns
 
 
-def test_masks_look_as_the_docstrings_show_them():  # C091, C095, C106
+def test_masks_look_as_the_docstrings_show_them():
     """As predicates: test_oracles.py; refused sizes: test_hostile_inputs.py."""
     assert causal_mask(3).int().tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
     mask = padding_mask(torch.tensor([2, 0, 3]), 3)
@@ -41,7 +41,7 @@ def test_statistics_on_patterns_whose_value_is_known(n):
     causal = mask.double() / mask.sum(dim=-1, keepdim=True)
     previous = identity.roll(-1, dims=-1)[1:]  # rows without the first: each its left neighbour
     near(attention_entropy(identity), 0 * ones)
-    near(attention_entropy(uniform), math.log(n) * ones)  # C131
+    near(attention_entropy(uniform), math.log(n) * ones)
     near(attention_entropy(causal).exp(), torch.arange(1, n + 1).double())
     near(normalized_entropy(uniform), ones)
     near(normalized_entropy(causal, mask)[1:], ones[1:])

@@ -346,13 +346,13 @@ WAYS = {  # of queries, keys and values: the way, its reference, for which lengt
         words_scored,
         FEW,
     ),
-    "attention_utils, causal": (core(causal_mask), masked(past), SOME),  # C094
+    "attention_utils, causal": (core(causal_mask), masked(past), SOME),
     "attention_utils, local": (core(partial(local_mask, window=3)), masked(near_by), SOME),
     "attention_utils, strided": (core(partial(strided_mask, stride=4)), FOURTH, SOME),
     "attention_utils, padding": (core(lambda _, t: padding(t)), masked(real), SOME),
     "attention_utils, sinks": (core(lambda t, _: streaming_mask(t, 5, 2)), KEPT, ALIKE),
     "position_encodings, rotary": (with_places(rotary), with_places(turned), SOME),
-    "flash_attention": (partial(flash_attention, block_size=4), masked(), ANY),  # C049
+    "flash_attention": (partial(flash_attention, block_size=4), masked(), ANY),
     "flash_attention, causal": (
         partial(flash_attention, causal=True, block_size=3),
         masked(past),
@@ -646,7 +646,7 @@ FUSED_CAUSAL = of(FusedMultiHeadAttention, HEADS, causal=True)
 LATENT = of(LatentAttention, HEADS, d_latent=17, d_rotary=10)
 
 MODULES = {  # of x and a context: what makes the module, the way, its reference, for which lengths
-    "multi_head_attention": (MULTI, cross, by_torch, ANY),  # C090
+    "multi_head_attention": (MULTI, cross, by_torch, ANY),
     "multi_head_attention, alone": (MULTI, alone, itself(by_torch), ALIKE),
     "head_statistics": (MULTI, heads_added, itself(by_torch), ALIKE),
     "multi_head_attention, a mask": (MULTI, near_by_only, partial(by_torch, sees=near_by), LAST),
