@@ -123,7 +123,6 @@ PLANS = {
             "phase4_causal.masking.breaking_causality",
             "phase4_causal.masking.mask_patterns",
             "phase4_causal.masking.heads_under_a_mask",
-            "phase4_causal.masking.nan_causes",
             "phase4_causal.writing.generate",
             "phase4_causal.writing.cache_savings",
             "phase4_causal.long_texts.sparse_masks",

@@ -23,7 +23,6 @@ from phase4_causal.masking import (
     conventions,
     heads_under_a_mask,
     mask_patterns,
-    nan_causes,
     next_word_roles,
 )
 from phase4_causal.models import CAUSAL_RECIPE, largest_leak, patterns_of, with_attention
@@ -78,18 +77,18 @@ def test_nan_comes_from_rows_without_a_key_and_from_float16_and_not_with_ours():
         "rows, padding on the left": [2] * 4,  # two words of padding; C123
         "rows, large inputs, not scaled": [0, 0, 0, 3],  # C120, C122
         "rows, large inputs, scores scaled": [0, 0, 0, 3],
-        "-1e9, one key hidden": [0, 0, 0, nan_causes.REFUSED],  # C005
-        "-1e9, all hidden": [1 / 3, 1 / 3, 1 / 3, nan_causes.REFUSED],
+        "-1e9, one key hidden": [0, 0, 0, conventions.REFUSED],  # C005
+        "-1e9, all hidden": [1 / 3, 1 / 3, 1 / 3, conventions.REFUSED],
     }
-    numbers = nan_causes.main.measure(None)
+    numbers = conventions.nan_by_format()
     causes = {name.rpartition(", ")[0] for name in numbers}
     for cause in causes - {"gradients with NaN, plain softmax"}:
-        counts = [numbers[f"{cause}, {dtype}"] for dtype in nan_causes.DTYPES]
+        counts = [numbers[f"{cause}, {dtype}"] for dtype in conventions.DTYPES]
         # why: bfloat16 has three digits
         assert counts == pytest.approx(expected.get(cause, [0] * 4), abs=1e-3), cause
-    for dtype in nan_causes.DTYPES:
+    for dtype in conventions.DTYPES:
         assert numbers[f"gradients with NaN, plain softmax, {dtype}"] >= 1
-    sums = nan_causes.wrong_axis(torch.float64).sum(dim=-1)
+    sums = conventions.wrong_axis(torch.float64).sum(dim=-1)
     assert sums.min() < 0.5 and sums.max() > 1.5  # no NaN, but rows that do not sum to 1; C121
 
 
