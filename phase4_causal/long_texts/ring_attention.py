@@ -64,7 +64,8 @@ def ring_attention(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = 
         owner = (rank - step) % size  # the process to which these keys and values belong
         comes_later = causal and owner > rank
         if not comes_later and lengths[owner] > 0:
-            # All scores of two slices at once; where memory is short, tiles come in here, too.
+            # All scores of two slices at once; where memory is short,
+            # tiles come in here, too.
             diagonal = 0 if causal and owner == rank else None
             kept = merge(kept, keep(tile_scores(query, key, diagonal), value))
         if step < size - 1:
