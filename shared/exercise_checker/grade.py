@@ -2,19 +2,18 @@
 
 What is handed in is somebody else's code. It runs with the rights of whoever grades, so read it
 first, or grade in an account or a container that has nothing to lose. Each file runs in a process
-of its own, because it may loop for ever or end Python.
+of its own, because it may loop for ever or end Python: this file, run with the path of what was
+handed in and the names of the exercises, prints what became of them.
 """
 
 import ast
-import contextlib
-import multiprocessing
-import os
+import json
 import pkgutil
+import subprocess
 import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -24,7 +23,7 @@ from shared.exercise_checker.exercise import OURS, Exercise, mistakes
 from shared.exercise_checker.files import written_in
 from shared.exercise_checker.given import refuse_what_was_changed
 
-PATIENCE = 30.0  # seconds for one exercise, which takes far less than one, even in plain loops
+PATIENCE = 30.0  # seconds for a file, which takes a few, even in plain loops
 MOST_LETTERS = 120  # letters of what is said of one exercise
 LOOPS = Report(WRONG, f"no answer within {PATIENCE:.0f} s: does it loop for ever?")
 ENDED = Report(WRONG, "no answer: it ended Python, as os._exit does")
@@ -60,49 +59,22 @@ def taken_from_the_course(file: Path) -> list[str]:
     return sorted(module for module in modules if module.startswith(OURS))
 
 
-def work(pipe: Connection, file: Path, names: Sequence[str]) -> None:
-    """In a process of its own: send a report of the file, then one of each exercise."""
-    torch.set_num_threads(1)
-    silence = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
-    sys.stdout = sys.stderr = silence  # what a student prints is no part of the table
+def reports_of(file: Path, exercises: Sequence[Exercise]) -> list[Report]:
+    """Returns a report of the file, then one of each exercise, as far as its process comes.
+
+    The last one says why the process came no further, if it did not come to the end.
+    """
+    names = [f"{one.solution.__module__}:{one.name}" for one in exercises]
+    command = [sys.executable, "-m", __name__, str(file.resolve()), *names]
     try:
-        functions = written_in(file)
-        refuse_what_was_changed(functions)
-    except ValueError as error:
-        pipe.send(Report(WRONG, str(error)))
-        return
-    pipe.send(Report(DONE, ""))
-    for name in names:
-        exercise = pkgutil.resolve_name(name)
-        report = Report(NOT_WRITTEN, f"{NOT_WRITTEN}: the file has no {exercise.name}")
-        if exercise.name in functions:
-            report = check(exercise, functions[exercise.name])
-        pipe.send(report)
-
-
-@contextlib.contextmanager
-def at_work(file: Path, exercises: Sequence[Exercise]) -> Iterator[Connection]:
-    """Starts the process and gives its reports; it is ended behind them, whatever it does."""
-    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-    names = [f"{one.solution.__module__}:{one.name}" for one in exercises]  # can be sent anywhere
-    reports, pipe = context.Pipe(duplex=False)
-    process = context.Process(target=work, args=(pipe, file, names), daemon=True)
-    process.start()
-    pipe.close()  # so that only the process has it, and its end is noticed
-    try:
-        yield reports
-    finally:
-        process.kill()
-        process.join()
-        reports.close()
-
-
-def next_of(reports: Connection) -> Report:
-    """Returns what the process sends next, or a report that it never does."""
-    try:
-        return reports.recv() if reports.poll(PATIENCE) else LOOPS
-    except (EOFError, OSError):  # its end of the pipe is gone
-        return ENDED
+        ended = subprocess.run(command, input=b"", capture_output=True, timeout=PATIENCE)
+        printed, why = ended.stdout, ENDED
+    except subprocess.TimeoutExpired as stopped:
+        printed, why = stopped.stdout or b"", LOOPS
+    found = [Report(*json.loads(line)) for line in printed.splitlines()]
+    if len(found) <= len(exercises):
+        found.append(why)
+    return found
 
 
 def graded(file: Path, exercises: Sequence[Exercise]) -> tuple[str, list[Report]]:
@@ -112,14 +84,10 @@ def graded(file: Path, exercises: Sequence[Exercise]) -> tuple[str, list[Report]
     """
     found: list[Report] = []
     while len(found) < len(exercises):
-        with at_work(file, exercises[len(found) :]) as reports:
-            complaint = next_of(reports)
-            if complaint.text:
-                return complaint.text, []
-            works = True
-            while works and len(found) < len(exercises):
-                found.append(next_of(reports))
-                works = found[-1] not in (LOOPS, ENDED)
+        of_file, *reports = reports_of(file, exercises[len(found) :])
+        if of_file.text:
+            return of_file.text, []
+        found += reports
     return "", found
 
 
@@ -160,3 +128,33 @@ def grade(place: Path, chosen: Mapping[str, Exercise], marks: Mapping[str, str])
         for said, times in (+wrong[number]).most_common(1):
             line += f" {said} ({times})"
         print(line.rstrip())
+
+
+def main() -> None:
+    """Prints a report of a file, then one of each exercise, in a line each."""
+    file, *names = sys.argv[1:]
+    torch.set_num_threads(1)
+    out, sys.stdout = sys.stdout, sys.stderr  # what a student prints is no report
+    for report in reports(Path(file), names):
+        print(json.dumps(report), file=out, flush=True)
+
+
+def reports(file: Path, names: Sequence[str]) -> Iterator[Report]:
+    """Yields a report of the file, then one of each exercise."""
+    try:
+        functions = written_in(file)
+        refuse_what_was_changed(functions)
+    except ValueError as error:
+        yield Report(WRONG, str(error))
+        return
+    yield Report(DONE, "")
+    for name in names:
+        exercise = pkgutil.resolve_name(name)
+        if exercise.name in functions:
+            yield check(exercise, functions[exercise.name])
+        else:
+            yield Report(NOT_WRITTEN, f"{NOT_WRITTEN}: the file has no {exercise.name}")
+
+
+if __name__ == "__main__":
+    main()

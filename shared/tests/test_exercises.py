@@ -29,6 +29,7 @@ from shared.exercise_checker import command, grade, train
 from shared.exercise_checker.check import DONE, NOT_WRITTEN, call, check
 from shared.exercise_checker.command import HOW
 from shared.exercise_checker.exercise import edited, mistakes
+from shared.exercise_checker.files import written_in
 from shared.exercise_checker.train import WAYS, ReadersAttention
 from shared.head_statistics import relation_weight
 from shared.tests.faults import planted
@@ -560,8 +561,8 @@ print("not in the table")
 def score_by_hand():
     return [2, 4, 0]
 def self_attention(*inputs):
-    while True:
-        pass
+    import time
+    time.sleep(1000)
 def additive_attention(*inputs):
     import os
     os._exit(0)
@@ -571,7 +572,7 @@ def cross_attention(*inputs):
     "ben/work.py": "a = 1\ndef f(:\n",
     "cem.py": "from phase1_single_head.answers import self_attention as answer\n"
     "self_attention = answer.solution\n",
-    "dora.py": "while True:\n    pass\n",
+    "dora.py": "import os\nos._exit(0)\n",
 }
 TABLE = """\
 anna.py      x 1 score_by_hand            softmax missing
@@ -582,7 +583,7 @@ anna.py      - 5 sinusoidal_positions     not written yet: the file has no sinus
 ben/work.py  x ben/work.py, line 2: SyntaxError: invalid syntax
 cem.py       + 3 self_attention           done
 cem.py       ! imports phase1_single_head.answers
-dora.py      x no answer within 30 s: does it loop for ever?
+dora.py      x no answer: it ended Python, as os._exit does
 1 score_by_hand              0         softmax missing (1)
 2 masked_softmax             1
 3 self_attention             1         no answer within 30 s: does it loop for ever? (1)
@@ -590,7 +591,7 @@ dora.py      x no answer within 30 s: does it loop for ever?
 
 
 def test_a_folder_is_graded_whatever_is_in_it(reader, tmp_path, monkeypatch):
-    monkeypatch.setattr(grade, "PATIENCE", 8)
+    monkeypatch.setattr(grade, "PATIENCE", 20)  # with the time that Python needs to start
     folder = tmp_path / "class"
     (folder / "ben").mkdir(parents=True)
     for name, text in HANDED_IN.items():
@@ -623,15 +624,15 @@ def test_what_cannot_be_graded_is_said_in_one_line(reader, tmp_path):
 
 @pytest.mark.parametrize("stubs", STUBS)
 def test_what_is_handed_out_has_the_tasks_and_no_answer(stubs, reader, tmp_path):
-    """It is Python without the course, and graded it is not written yet."""
+    """It is Python without the course, and not written yet."""
     code, said, _ = reader("--handout", str(tmp_path / "out"), stubs=stubs)
     file = tmp_path / "out" / f"{Path(stubs.__file__).parent.name}.py"
     text = file.read_text(encoding="utf-8")
     assert (code, said) == (0, f"made {file}\n") and not reader.file.exists()
     assert not re.search("^(from|import) (phase|shared)|[.]answers|noqa", text, re.MULTILINE)
     assert all(inspect.getsource(getattr(stubs, one.name)) in text for one in stubs.EXERCISES)
-    _, said, _ = reader("--grade", str(file), stubs=stubs)
-    assert said.count(" not written yet\n") == len(stubs.EXERCISES)
+    functions = written_in(file)
+    assert {check(one, functions[one.name]).status for one in stubs.EXERCISES} == {NOT_WRITTEN}
     code, said, errors = reader("--handout", str(tmp_path / "out"), stubs=stubs)
     assert (code, said) == (2, "") and "is there already, and is left as it is\n" in errors
     assert file.read_text(encoding="utf-8") == text
