@@ -101,7 +101,7 @@ def parser_for(description: str) -> argparse.ArgumentParser:
     show = f"check nothing, show {explained}"
     add("--hint", nargs="?", const="1", choices=tuple(HINTS), help=show)
     add("--solutions", action="store_true", help="check the reference solutions instead of yours")
-    train = "train it in the toy model: what does it find, or cost?"
+    train = "train it in the toy model: what does it find, or cost? Plain loops take minutes"
     add("--train", action="store_true", help=train)
     add("--handout", type=Path, metavar="FOLDER", help="for teachers: write the tasks alone there")
     grading = "for teachers: check this file, or all files of this folder"

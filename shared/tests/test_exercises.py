@@ -687,12 +687,12 @@ def inverted(*inputs):
 def test_a_wrong_one_is_told_what_it_costs_and_the_right_one_that_it_costs_nothing(trained):
     done, printed = trained(inverted)
     yours, course = map(float, re.search(r"a hidden word +(\S+) +(\S+)", printed).groups())
-    cost = float(re.search(r"It loses (\S+) nats more than the course's", printed)[1])
     assert not done and "The checker: mask inverted" in printed
-    assert cost > 0.2 and abs(yours - course - cost) < 0.016  # what is printed has two digits
+    assert yours > course + 0.2
     assert len(re.findall(r"^head \d +\S", printed, re.MULTILINE)) == 4
     done, printed = trained(ATTEND)
-    assert done and "as much as the course's: +0.00" in printed
+    yours, course = re.search(r"a hidden word +(\S+) +(\S+)", printed).groups()
+    assert done and yours == course
     assert printed.endswith("The checker: done\n")
 
 
@@ -700,9 +700,9 @@ def test_who_sees_the_future_looks_best_at_once_and_fails_word_by_word(trained):
     done, printed = trained(
         lambda p, q, k: prefixed(p, torch.ones(q, k).tril(1)), "prefix_mask", steps=60
     )
-    at_once = float(re.search(r"at once +(\S+)", printed)[1])
+    at_once, _, grammar = map(float, re.search(r"at once +(\S+) +(\S+) +(\S+)", printed).groups())
     word_by_word = float(re.search(r"word by word +(\S+)", printed)[1])
-    assert not done and at_once < 1 and word_by_word > math.log(100) and "Too good" in printed
+    assert not done and at_once < 1 < grammar and word_by_word > math.log(100)
     assert "The checker: one word of the future visible" in " ".join(printed.split())
 
 
@@ -713,9 +713,8 @@ def changed_by(change):
 
 REFUSED = {
     "it gives NaN": changed_by(torch.log),
-    "no gradient reaches w_q, w_k, w_v": changed_by(torch.detach),
     "RuntimeError in line .*: Can't call numpy": lambda x, *more: ATTEND(x.numpy(), *more),
-    "instead of .*; here all inputs are float32": changed_by(torch.Tensor.double),
+    "it gives torch.float64 .* instead of torch.float32": changed_by(torch.Tensor.double),
     "The checker: must return output, weights": lambda *inputs: ATTEND(*inputs)[0],
     "not written yet": STUBS[1].multi_head_attention,
 }
@@ -728,47 +727,15 @@ def test_what_cannot_be_trained_is_refused_in_one_line(line, trained):
     assert "\n" not in str(refusal.value)
 
 
-class Clock:
-    """In place of the module time: `each` seconds pass from one look to the next."""
-
-    def __init__(self, each):
-        self.now, self.each = 0.0, each
-
-    def process_time(self):
-        self.now += self.each
-        return self.now
-
-
-def test_who_loops_is_refused_beside_the_time_of_the_course(trained, monkeypatch):
-    clock = Clock(each=0)
-    monkeypatch.setattr(train, "time", clock)
-
-    def loops(x, *more):
-        clock.now += 0.1 * len(x)
-        return ATTEND(x, *more)
-
-    yours = "^multi_head_attention .*: 300 steps of 8 sentences would take 4 minutes of CPU time"
-    course = "and with the course's own function 1 s: loop less"
-    with pytest.raises(ValueError, match=f"{yours}, {course}"):
-        trained(loops, steps=300)
-
-
-def test_a_slow_computer_is_no_reason_to_refuse(trained, monkeypatch):
-    monkeypatch.setattr(train, "time", Clock(each=60))
-    monkeypatch.setattr(train, "print_beside", lambda *trained, right: None)
-    done, printed = trained(ATTEND)
-    assert done and "25 steps, masked word, about 25 minutes of CPU time\n" in printed
-
-
 @pytest.mark.parametrize(
     ("phase", "can"),
     [
-        (STUBS[1], "only exercise 3 (multi_head_attention) can"),
-        (STUBS[2], "no exercise of this phase can"),
+        (STUBS[1], "multi_head_attention"),
+        (STUBS[2], "none"),
     ],
 )
 def test_an_exercise_that_cannot_be_trained_names_those_that_can(phase, can, capsys):
     for arguments in (["--train", "1"], ["--train"]):
         with pytest.raises(SystemExit, match="2"):
             phase.main([*arguments, "--solutions"])
-        assert f"{can} be trained, because " in capsys.readouterr().err
+        assert f": of this phase's exercises {can} can be trained" in capsys.readouterr().err
