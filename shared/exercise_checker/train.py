@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from shared import checkpoints, training
-from shared.exercise_checker.check import DONE, NOT_WRITTEN, check, message_of
+from shared.exercise_checker.check import DONE, NOT_WRITTEN, check
 from shared.exercise_checker.exercise import Exercise, Function
 from shared.grammar import best_reader, roles
 from shared.toy_language import PAD_ID, VOCABULARY
@@ -181,7 +181,7 @@ def described(error: BaseException, function: Function) -> str:
     for frame in traceback.extract_tb(error.__traceback__):
         if frame.filename == file:
             line = f"{type(error).__name__} in line {frame.lineno}: "
-    return textwrap.shorten(f"{line}{message_of(error)}", 300, placeholder=" ...")
+    return textwrap.shorten(f"{line}{error}", 300, placeholder=" ...")
 
 
 def print_beside(yours: Trained, course: Trained, make_right: MakeAttention) -> None:

@@ -294,15 +294,6 @@ def lost(scores, mask):
 LINE_OF_LOST = inspect.getsourcelines(lost)[1] + 1
 
 
-class Untold(BaseException):
-    def __str__(self):
-        raise RuntimeError("of a message")
-
-
-def untold(scores, mask):
-    raise Untold
-
-
 def in_place(scores, mask):
     scores[~mask] = -math.inf
     return torch.softmax(scores, dim=1).nan_to_num(0)
@@ -342,23 +333,16 @@ SAID = [
     ),
     (
         SOFTMAX,
-        lambda s, m: soft(s, m).half(),
-        r"sums to 1 only nearly, off by \de-0[45]; the result is torch.float16, ",
-    ),
-    (
-        SOFTMAX,
         lambda s, m: soft(s, m) * 1.0003,
         "^row 0 of weights sums to 1 only nearly, off by 3e-04 .some",
     ),
     (SOFTMAX, lambda s, m: soft(s, m) * 1j, "weights must be real: got torch.complex128"),
-    (SOFTMAX, lambda s, m: soft(s, m).to_sparse() * 2, "^row 0 of weights sums to 2"),
     (
         SOFTMAX,
         lambda s, m: "weights",
         r"weights must be a tensor or numbers: got 'weights' \(str\)",
     ),
     (SOFTMAX, lambda s, m: sys.exit("stop"), "^SystemExit in line "),
-    (SOFTMAX, untold, r"^Untold in line \d+: an exception whose message cannot be shown"),
     (
         SOFTMAX,
         lambda s, m: torch.softmax(m, dim=1),
@@ -520,12 +504,6 @@ COMMANDS = [  # arguments, what my_exercises.py holds, exit code, what is said
         f"{PHASE}, line 2: ZeroDivisionError: division by zero",
     ),
     ([], "exit(3)\n", 2, f"{PHASE}, line 1: SystemExit: 3"),
-    (
-        [],
-        "class A(BaseException):\n    __str__ = 3\nraise A\n",
-        2,
-        f"{PHASE}, line 3: A: an exception whose mess",
-    ),
     ([], b"a = '\xff'\n", 2, f"{PHASE}, line 1: SyntaxError: "),
     ([], b"a = 1\0\n", 2, f"{PHASE}: "),
     (["7"], "", 2, "no exercise '7': choose from 1 score_by_hand, 2 masked_softmax, 3 self_att"),
