@@ -1,4 +1,4 @@
-"""What does a mask let through in the hands of other code, and where does NaN come from?
+"""What does a mask let through in other code, and where does NaN come from?
 
 There are four ways to write a mask down, and five ways in which code reads it. We try them all on
 random scores: where a reading does not fit, how much weight leaks to later words? NaN comes from
