@@ -125,8 +125,6 @@ PLANS = {
             "phase4_causal.masking.heads_under_a_mask",
             "phase4_causal.writing.generate",
             "phase4_causal.writing.cache_savings",
-            "phase4_causal.long_texts.sparse_masks",
-            "phase4_causal.long_texts.overwriting",
             "phase4_causal.serving.speculative",
             "phase4_causal.serving.pages",
             "phase4_causal.summary",
@@ -136,6 +134,8 @@ PLANS = {
         longer=(
             "phase4_causal.induction.induction",
             "phase4_causal.induction.circuits",
+            "phase4_causal.long_texts.sparse_masks",
+            "phase4_causal.long_texts.overwriting",
             "phase4_causal.long_texts.hybrid",
             "phase4_causal.serving.longer",
             "phase4_causal.serving.real_model",
