@@ -16,7 +16,7 @@ Where another seed may answer otherwise, answer is a function that chooses such 
 import argparse
 import inspect
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -36,7 +36,6 @@ Film = tuple[Sequence[np.ndarray], float]  # images (height, width, 3), seconds 
 OTHERWISE = ("quick", "d_model", "heads", "layers")  # options that the record was made without
 MOST_ROWS = 16  # of a list or matrix that is printed without --numbers
 MATRIX = 8  # so many numbers, if they fill rows and columns, are printed as a matrix
-WIDEST = 120  # columns of the screen that a matrix may take
 
 
 @dataclass
@@ -113,27 +112,16 @@ def beside_record(numbers: Numbers, experiment: str, whose: str = "this run") ->
     return frame.to_string() if numbers else ""
 
 
-def outside_record(numbers: Numbers, experiment: str) -> set[str]:
-    """Returns the names of the numbers that lie outside the range where the record expects them."""
-    names = set()
-    for name, value, low, high in record.compared(experiment, numbers):
-        if not low <= value <= high:
-            names.add(name)
-    return names
-
-
-def matrices(numbers: Numbers, marked: Collection[str] = ()) -> list[pd.DataFrame]:
+def matrices(numbers: Numbers) -> list[pd.DataFrame]:
     """Returns the numbers called "row, column" that fill a matrix, as one matrix or several.
 
     Rows with the same columns stand together, so no matrix has an empty place. Fewer than MATRIX
-    numbers are easier to read one a line, and so are rows too wide for the screen. marked are the
-    names of numbers that get a star.
+    numbers are easier to read one a line.
     """
     rows: dict[str, dict[str, str]] = {}
     for name, value in numbers.items():
         row, _, column = name.rpartition(", ")
-        star = "*" if name in marked else " "
-        rows.setdefault(row, {})[column] = findings.number(value) + star
+        rows.setdefault(row, {})[column] = findings.number(value)
     alike: dict[frozenset[str], list[str]] = {}
     for row, columns in rows.items():
         alike.setdefault(frozenset(columns), []).append(row)
@@ -141,20 +129,16 @@ def matrices(numbers: Numbers, marked: Collection[str] = ()) -> list[pd.DataFram
     for columns, names in alike.items():
         both_axes = len(names) > 1 and len(columns) > 1 and "" not in names
         if both_axes and len(names) * len(columns) >= MATRIX:
-            frame = pd.DataFrame([rows[name] for name in names], names)
-            if len(frame.to_string().splitlines()[0]) <= WIDEST:
-                found.append(frame)
+            found.append(pd.DataFrame([rows[name] for name in names], names))
     return found
 
 
 def table(numbers: Numbers, experiment: str, whose: str = "this run") -> str:
     """Returns the numbers one a line beside the record, then those that fill a matrix.
 
-    The end of what is long is left out, and a line says so. A star in a matrix says what the second
-    column says in a line: this number lies outside the range where the record expects it.
+    The end of what is long is left out, and a line says so.
     """
-    outside = outside_record(numbers, experiment)
-    frames = matrices(numbers, outside)
+    frames = matrices(numbers)
     in_matrices = set()
     for frame in frames:
         for row in frame.index:
@@ -168,8 +152,6 @@ def table(numbers: Numbers, experiment: str, whose: str = "this run") -> str:
         printed += ["", heading, *lines[:MOST_ROWS]]
         if len(lines) > MOST_ROWS:
             printed.append(f"... {len(lines) - MOST_ROWS} more lines with --numbers")
-    if in_matrices & outside:
-        printed += ["", "* lies outside the range where the record expects it"]
     return "\n".join(printed[1:])
 
 

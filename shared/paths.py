@@ -76,12 +76,6 @@ def whole_file(path: Path) -> Iterator[Path]:
             unfinished.unlink(missing_ok=True)
 
 
-def whole_files(folder: Path, pattern: str) -> list[Path]:
-    """Returns the finished files of a folder with such names ("**/*": all below it, too)."""
-    files = [path for path in folder.glob(pattern) if path.is_file()]
-    return sorted(path for path in files if not path.name.startswith("."))
-
-
 def place(source: Path) -> Path:
     """Returns where the page of a Markdown file lies.
 

@@ -23,7 +23,6 @@ committed before the ten seeds of the record were run.
 import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from shared.plan import PLANS
 
@@ -33,19 +32,6 @@ PLURAL = {HOLDS: "hold in all ten seeds", FAILS: "in none", DIFFER: "in some"}
 
 Numbers = Mapping[str, float]  # of one seed, by name
 Condition = Callable[[Numbers], bool]
-
-
-class World(dict[str, float]):
-    """Numbers written short: a name may be a pattern, as in {"*, reverse": 1.0}.
-
-    The first pattern that fits a name gives its number. Raises KeyError if none fits.
-    """
-
-    def __missing__(self, name: str) -> float:
-        for pattern, number in self.items():
-            if fnmatchcase(name, pattern):
-                return number
-        raise KeyError(name)
 
 
 @dataclass(frozen=True)
@@ -93,7 +79,9 @@ class Claim:
 
     effect is the number that decides; its bar is at_least or at_most. also is what else must be so
     with the same seed. rule says all of this in words. oracle and null are numbers as they would be
-    if the claim were right, and if there were nothing in it: the rule must tell them apart.
+    if the claim were right, and if there were nothing in it: the rule must tell them apart. They
+    are written short: a name may be a pattern, as in {"*, reverse": 1.0}, and the first that fits
+    gives the number.
 
     revised says what a look at results, of seeds 0 to 9, changed in the rule. explored says in how
     many of these ten seeds the final rule held. They are for making rules, so this is no verdict;

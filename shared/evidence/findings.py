@@ -97,15 +97,12 @@ def judged(claim: Claim, runs: Sequence[Numbers]) -> dict:
             "said": beside(known, here),
         }
     effects = [claim.effect(numbers) for numbers in runs]
-    tried = claim.explored
-    explored = "" if tried is None else f"; in {tried} of 10 exploratory seeds"
-    before = "" if tried is None else f", and it held in {tried} of 10 exploratory seeds"
     return finding | {
-        "verdict": f"{here} (in this run; not on record yet{explored})",
+        "verdict": f"{here} (in this run; not on record yet)",
         "kind": here.kind,
         "effect": between((min(effects), max(effects))),
         "as published": True,
-        "said": f"Not on record yet: in this run it {here.in_words}{before}",
+        "said": f"Not on record yet: in this run it {here.in_words}",
     }
 
 
@@ -199,5 +196,6 @@ def load(file: Path) -> dict:
 
 def gather(output_dir: Path) -> list[dict]:
     """Returns what every experiment saved."""
-    files = paths.whole_files(output_dir / paths.PROCESSED / "findings", "*.json")
-    return [load(file) for file in files]
+    folder = output_dir / paths.PROCESSED / "findings"
+    # What is being written has a name that begins with a dot.
+    return [load(file) for file in sorted(folder.glob("[!.]*.json"))]

@@ -70,18 +70,6 @@ def write(rows: pd.DataFrame, path: Path = paths.EVIDENCE) -> None:
     runs.cache_clear()
 
 
-def full_name(short: str) -> str:
-    """Returns the module of the experiment whose name ends so: "scaling", or "parts.scaling".
-
-    Raises ValueError unless exactly one experiment of the record does.
-    """
-    known = read()["experiment"].unique()
-    found = [module for module in known if f".{module}".endswith(f".{short}")]
-    if len(found) != 1:
-        raise ValueError(f"{len(found)} experiments of the record are called {short}: {found}")
-    return found[0]
-
-
 @cache
 def runs(experiment: str) -> Sequence[Numbers]:
     """Returns the numbers of each seed of the record, or nothing if it lacks the experiment."""

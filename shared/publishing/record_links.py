@@ -57,9 +57,7 @@ def pages() -> list[Path]:
     """Returns README, the pages of data/ that are written by hand, the lessons and the rooms."""
     by_hand = [paths.ROOT / "README.md"]
     for name in ("notes.md", "surprises.md", "teaching.md"):
-        page = paths.ROOT / "data" / name
-        if page.is_file():
-            by_hand.append(page)
+        by_hand.append(paths.ROOT / "data" / name)
     return [*by_hand, *sorted(paths.ROOT.glob("phase*/**/README.md"))]
 
 
@@ -77,21 +75,16 @@ def without_quotes(text: str) -> str:
 
 
 def short_name(module: str) -> str:
-    """Returns an experiment as anchors call it: "scaling"; "order.positions" where two have one."""
-    known = record.read()["experiment"].unique()
-    last = module.rpartition(".")[2]
-    namesakes = [other for other in known if other.endswith(f".{last}")]
-    if len(namesakes) == 1:
-        return last
-    return ".".join(module.split(".")[-2:])
+    """Returns an experiment as anchors call it, by the name of its file: "scaling"."""
+    return module.rpartition(".")[2]
 
 
-def anchor_of(experiment: str, number: str) -> str:
-    """Returns the anchor of a number's row, given short_name of its experiment."""
+def anchor_of(module: str, number: str) -> str:
+    """Returns the anchor of a number's row."""
     signs = {"≤": "at most", "≥": "at least", "√": "root ", "<": "below", ">": "above"}
     for sign, word in signs.items():
         number = number.replace(sign, word)
-    return f"{experiment}:{re.sub(r'[^a-z0-9.]+', '-', number.lower()).strip('-')}"
+    return f"{short_name(module)}:{re.sub(r'[^a-z0-9.]+', '-', number.lower()).strip('-')}"
 
 
 def rows() -> Iterator[tuple[str, str, str]]:
@@ -99,11 +92,9 @@ def rows() -> Iterator[tuple[str, str, str]]:
 
     Raises ValueError if two numbers would have one anchor.
     """
-    seen, experiments = set(), {}
+    seen = set()
     for module, name in record.read()[["experiment", "number"]].drop_duplicates().to_numpy():
-        if module not in experiments:
-            experiments[module] = short_name(module)
-        anchor = anchor_of(experiments[module], name)
+        anchor = anchor_of(module, name)
         if anchor in seen:
             raise ValueError(f"two numbers of {module} would be #{anchor}: rename {name}")
         seen.add(anchor)
@@ -112,16 +103,15 @@ def rows() -> Iterator[tuple[str, str, str]]:
 
 def linked_experiments() -> set[str]:
     """Returns the modules whose numbers the pages quote, on record or not."""
-    scripts = []
-    for plan in PLANS.values():
-        scripts += plan.all
-    found = set()
+    quoted = set()
     for page in pages():
         for quote in quotes(page.read_text(encoding="utf-8")):
             if quote.page == "numbers":
-                ending = "." + quote.anchor.partition(":")[0]
-                found.update(module for module in scripts if module.endswith(ending))
-    return found
+                quoted.add(quote.anchor.partition(":")[0])
+    linked = set()
+    for plan in PLANS.values():
+        linked.update(module for module in plan.all if short_name(module) in quoted)
+    return linked
 
 
 # ---- what is wrong with a quote

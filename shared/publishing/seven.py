@@ -45,7 +45,7 @@ SMALL_PICTURES = {
     "bottleneck": DotPicture(
         "What is written first is kept best",
         "how much more often letters are right\nat the end that is written first",
-        "before.bottleneck",
+        "phase1_single_head.before.bottleneck",
         {
             "written forwards": itemgetter("forwards, right letters, lead"),
             "written backwards": itemgetter("backwards, right letters, lead"),
@@ -54,7 +54,7 @@ SMALL_PICTURES = {
     "scaling": DotPicture(
         "A smaller start cannot replace √d_k",
         "right answers after 300 steps, d_k = 64",
-        "parts.scaling",
+        "phase1_single_head.parts.scaling",
         {
             "divided by √d_k": itemgetter("divided, best rate"),
             "not divided": itemgetter("not divided, best rate"),
@@ -64,7 +64,7 @@ SMALL_PICTURES = {
     "long_path": DotPicture(
         "An LSTM can keep the first word best",
         "what the first of 512 words gets\n(1: an even share)",
-        "reading.long_path",
+        "phase1_single_head.reading.long_path",
         {
             "LSTM, usual gates": itemgetter("LSTM, bias 1, even shares of the first of 512"),
             "attention": itemgetter("attention, even shares of the first of 512"),
@@ -76,7 +76,7 @@ SMALL_PICTURES = {
     "lookers": DotPicture(
         "A head can look and still not matter",
         "how far one head moves the guess\nfrom one verb to the other",
-        "circuits.pattern_used",
+        "phase3_visualization.circuits.pattern_used",
         {
             "the head that matters most": itemgetter("restored, most of all heads"),
             "a head that looks there, too": itemgetter("restored, least of the heads that look"),
@@ -85,7 +85,7 @@ SMALL_PICTURES = {
     "coreference": DotPicture(
         "For “it” a head mostly follows a habit",
         "pairs of sentences with “it”, of 40",
-        "pretrained.coreference",
+        "phase3_visualization.pretrained.coreference",
         {
             "right in both": itemgetter("both right"),
             "wrong in both": itemgetter("both wrong"),
@@ -98,7 +98,7 @@ SMALL_PICTURES = {
     "induction": DotPicture(
         "“Spare” heads are not idle",
         "lost by removing heads one at a time,\nas a share of removing all",
-        "induction.induction",
+        "phase4_causal.induction.induction",
         {
             "how far the right answer leads": lambda n: (
                 n["margin lost, each alone"] / n["margin lost, all together"]
@@ -111,7 +111,7 @@ SMALL_PICTURES = {
     "real_text": DotPicture(
         "Small models of text look nothing up",
         "weight on what came next the last time",
-        "own_text.four_questions",
+        "phase4_causal.own_text.four_questions",
         {
             "best head, made-up sequences": itemgetter("weight on what came next, toy"),
             "best head, a real text": itemgetter("weight on what came next, text"),
@@ -122,7 +122,7 @@ SMALL_PICTURES = {
 
 def draw_dots(small: DotPicture) -> tuple[Figure, str]:
     """Returns the picture, and in words what it shows."""
-    runs = record.runs(record.full_name(small.experiment))
+    runs = record.runs(small.experiment)
     fig, ax = plt.subplots(figsize=SIZE, layout="constrained")
     fig.suptitle(small.title, fontsize=TYPE + 1, weight="bold", x=0.03, ha="left")
     said = []

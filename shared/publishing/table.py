@@ -41,14 +41,10 @@ confidence.
 
 A few findings are about models that other people have trained and published. There the seed draws
 only the sentences, so these lines say *ten draws* and not ten runs.
-{newer}
+
 Every number that the ten runs measured stands in [the table of numbers](numbers.md). Both pages
 are written by [table.py](../shared/publishing/table.py). What course notes say wrongly, and what is
 true instead, has [a page of its own](notes.md).
-"""
-NEWER = """
-{} claims, marked *new*, were added after these ten runs. So far they were tried on seeds 0 to 9
-alone, and they have no verdict until the record is made again.
 """
 FINDING = """
 <details><summary><a id="{id}"></a><b>{verdict}</b> · {point}</summary>
@@ -98,8 +94,8 @@ DROPPED = """
 ## What we no longer ask
 
 Seven more claims stood here. The course had become too large, so we dropped the experiments that
-nobody would miss, and these claims with them. No claim was dropped for its verdict. To show that,
-here is what the ten runs had said. Of the four claims that came out true in no run, two
+nobody would miss, and these claims with them. No claim was dropped for its verdict. So that you can
+judge this, here is what the ten runs had said. Two of the four claims that came out true in no run
 are among these seven. Their rules and sources are in git's history
 (`git show 07eb9ee:data/claims.md`).
 
@@ -200,13 +196,11 @@ def out_of_sample(claims: Sequence[Claim]) -> str:
 def claims_page(claims: Sequence[Claim]) -> str:
     """Returns the whole table as Markdown."""
     on_record = [claim for claim in claims if record.verdict(claim)]
-    newer = len(claims) - len(on_record)
     text = OPENING.format(
         counts=counts_of(on_record),
         seeds=record.SEEDS_IN_WORDS,
         all=len(claims),
         revised=sum(bool(claim.revised) for claim in claims),
-        newer=NEWER.format(newer) if newer else "",
     )
     for phase, folder in paths.PHASES.items():
         text += f"\n## {SECTIONS[phase]}\n"

@@ -12,7 +12,6 @@ from PIL import Image
 
 from shared import attention_maps, charts, cli, paths
 from shared.attention_utils import causal_mask
-from shared.publishing.publish import publish_picture
 from shared.tests.helpers import near, overlapping, smallest, watched_texts
 from shared.visualization_utils import (
     BLUE,
@@ -145,18 +144,6 @@ def test_a_png_has_two_pixels_for_each_that_a_page_shows_and_a_frame_has_one(
         save_figure(fig, tmp_path / "a.png", caption="what it shows")
     with Image.open(tmp_path / "a.png") as image:
         assert image.size == pixels
-
-
-def test_a_published_png_is_smaller_and_has_all_pixels_and_its_caption(tmp_path):
-    fig, ax = plt.subplots()
-    plot_attention(torch.rand(9, 9).softmax(dim=-1), [*"abcdefghi"], ax=ax)
-    drawn = save_figure(fig, tmp_path / "drawn.png", caption="what it shows")
-    published = tmp_path / "phase1" / "published.png"
-    publish_picture(drawn, published)
-    assert published.stat().st_size < drawn.stat().st_size
-    with Image.open(drawn) as before, Image.open(published) as after:
-        assert after.convert("RGB").tobytes() == before.convert("RGB").tobytes()
-        assert after.info["Description"] == "what it shows"
 
 
 # ---- maps of any model's heads: where do they look?
