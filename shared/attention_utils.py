@@ -95,23 +95,6 @@ def local_mask(query_length: int, key_length: int, window: int, *, device: Devic
     return (key_position - query_position).abs() <= window
 
 
-def streaming_mask(
-    length: int, window: int | None, sinks: int = 0, *, device: Device = None
-) -> Tensor:
-    """May attend to the last `window` positions and to the first `sinks` -> bool (T, T), causal.
-
-    That is what a rolling cache keeps (Xiao et al. 2023). The window includes the position itself;
-    None is a window that has room for all.
-    """
-    causal = causal_mask(length, device=device)
-    if window is None:
-        return causal
-    check_sizes(1, window=window)
-    check_sizes(0, sinks=sinks)
-    first = torch.arange(length, device=device) < sinks
-    return causal & (local_mask(length, length, window - 1, device=device) | first)
-
-
 def strided_mask(query_length: int, key_length: int, stride: int) -> Tensor:
     """May attend to every stride-th position, counted from itself -> bool (T_q, T_k)."""
     check_sizes(1, stride=stride)

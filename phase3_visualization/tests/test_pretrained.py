@@ -17,15 +17,12 @@ from phase3_visualization.pretrained import (
     heads,
     language_model,
     maps,
-    next_tokens,
     parity,
     unpacked,
-    window,
 )
 from phase3_visualization.pretrained.language_model import LanguageModel, Reading, WinogradPair
 from shared import attention_maps
-from shared.attention_utils import causal_mask, local_mask, streaming_mask
-from shared.experiment import Run
+from shared.attention_utils import causal_mask, local_mask
 from shared.tests.helpers import near, qkv
 from shared.tests.helpers import tiny_language_model as tiny
 
@@ -277,20 +274,6 @@ def test_16_bits_are_summed_in_float32(dtype):
         near(found, expected, share=torch.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize("kind", ["llama", "gemma"])  # Gemma scales its embeddings
-def test_the_loss_with_everything_is_the_library_s(kind):
-    ours = tiny(kind, tie_word_embeddings=True)
-    auto = pytest.importorskip("transformers").AutoModelForCausalLM
-    library = auto.from_config(ours.model.config).eval()
-    library.model.load_state_dict(ours.model.state_dict())
-    tokens = torch.tensor([[2, 3, 4, 5, 6, 2, 7]])
-    chances = library(tokens[:, :-1]).logits[0].log_softmax(dim=-1)
-    losses = -chances[range(6), tokens[0, 1:]].detach()
-    near(next_tokens.next_token_losses(ours, tokens, streaming_mask(6, None)), losses)
-    narrow = next_tokens.next_token_losses(ours, tokens, streaming_mask(6, 2))
-    assert (narrow - losses).abs().max() > 1e-3
-
-
 # ---- what cannot be done is refused in one line
 
 
@@ -409,21 +392,7 @@ def test_what_cannot_be_kept_is_said_and_stops_nobody(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == [path]
 
 
-# ---- heads of a decoder, and a window
-
-
-def test_losses_beyond_the_window_are_means_and_each_way_has_its_mask(monkeypatch):
-    """A loss that counts what a token sees, and 1000 for the first token."""
-
-    def losses(model, tokens, mask):
-        return mask.sum(dim=-1) + 1000.0 * mask[:, 0]
-
-    monkeypatch.setattr(window, "excerpt", lambda *_: None)
-    monkeypatch.setattr(window, "next_token_losses", losses)
-    monkeypatch.setattr(window, "load_language_model", lambda name: None)
-    found = window.measure(Run(None, 0))
-    seen = sum(range(257, 769)) / 512
-    assert list(found.values()) == [1000 + seen, -872 - seen, 128 - seen]
+# ---- heads of a decoder
 
 
 def heads_of_every_role(tokens):

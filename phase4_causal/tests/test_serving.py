@@ -31,7 +31,7 @@ from phase4_causal.serving.paged_cache import PagedCache, Text
 from phase4_causal.serving.rolling_cache import RollingCache
 from phase4_causal.serving.rotary_attention import STRETCHES, TRAINED, RotaryHeads
 from phase4_causal.writing.sampling import GREEDY, Sampling, new_caches, write_sentences
-from shared.attention_utils import causal_mask, streaming_mask
+from shared.attention_utils import causal_mask
 from shared.measure import count_operations
 from shared.tests.helpers import near, tiny_language_model
 from shared.toy_language import END_ID, START_ID, VOCABULARY, decode
@@ -454,8 +454,8 @@ def test_positions_are_those_of_the_mask_and_places_are_counted_within_the_cache
     key = split_heads(attention.w_k(x), H)
     value = split_heads(attention.w_v(x), H)
     cache, turns = rolling(window, first), rotary_attention.frequencies(D_K).double()
-    for i, row in enumerate(streaming_mask(T, window, first)):
-        kept = row.nonzero()[:, 0]
+    for i in range(T):
+        kept = torch.tensor([j for j in range(i + 1) if j < first or i - j < window])
         places = torch.arange(len(kept))
         asking = rotary(query[:, :, i : i + 1], places[-1:], turns)
         turned = rotary(key[:, :, kept], places, turns)

@@ -21,7 +21,6 @@ from shared.attention_utils import (
     causal_mask,
     local_mask,
     padding_mask,
-    streaming_mask,
     strided_mask,
 )
 from shared.evidence import findings
@@ -31,9 +30,7 @@ X = torch.ones(3, 2)
 
 SIZED = [
     ("window", 0, lambda n: local_mask(3, 3, n)),
-    ("window", 1, lambda n: streaming_mask(3, n)),
     ("window", 0, lambda n: local_attention(X, X, X, window=n)),
-    ("sinks", 0, lambda n: streaming_mask(3, 1, n)),
     ("stride", 1, lambda n: strided_mask(3, 3, n)),
     ("block_size", 1, lambda n: flash_attention(X, X, X, block_size=n)),
     ("T_q", 1, causal_mask),

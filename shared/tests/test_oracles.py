@@ -62,7 +62,6 @@ from shared.attention_utils import (
     causal_mask,
     local_mask,
     padding_mask,
-    streaming_mask,
     strided_mask,
 )
 from shared.head_statistics import added_by_heads
@@ -350,7 +349,6 @@ WAYS = {  # of queries, keys and values: the way, its reference, for which lengt
     "attention_utils, local": (core(partial(local_mask, window=3)), masked(near_by), SOME),
     "attention_utils, strided": (core(partial(strided_mask, stride=4)), FOURTH, SOME),
     "attention_utils, padding": (core(lambda _, t: padding(t)), masked(real), SOME),
-    "attention_utils, sinks": (core(lambda t, _: streaming_mask(t, 5, 2)), KEPT, ALIKE),
     "position_encodings, rotary": (with_places(rotary), with_places(turned), SOME),
     "flash_attention": (partial(flash_attention, block_size=4), masked(), ANY),
     "flash_attention, causal": (
