@@ -20,8 +20,6 @@ import torch
 from torch.autograd.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
 
-MIN_ROUNDS = 3
-
 Times = dict[str, list[float]]  # of each call, by its name: seconds in each round
 
 
@@ -33,39 +31,15 @@ def synchronize(device: str) -> None:
         torch.mps.synchronize()
 
 
-def paired_times(
-    calls: dict[str, Callable[[], Any]],
-    *,
-    seconds: float = 1.0,
-    rounds: int | None = None,
-    warm_up: bool = True,
-    device: str = "cpu",
-) -> Times:
-    """Returns the seconds that each call took in each round.
-
-    Every call runs once before, unless warm_up=False says that it just did. Then there are exactly
-    `rounds` rounds or, without it, as many as fit into `seconds`, three at least. Raises ValueError
-    for no calls or no rounds.
-    """
-    if not calls or (rounds is not None and rounds < 1):
-        received = f"{len(calls)} calls, rounds={rounds}"
-        raise ValueError(f"calls and rounds must be 1 or more: got {received}")
-    if warm_up:
-        for call in calls.values():
-            call()
+def paired_times(calls: dict[str, Callable[[], Any]], *, rounds: int, device: str = "cpu") -> Times:
+    """Returns the seconds that each call took in each round. Every call runs once before."""
+    for call in calls.values():
+        call()
     synchronize(device)
     order = list(calls)
     generator = random.Random(0)  # its own, so that the models' random numbers stay as they are
     times: Times = {name: [] for name in calls}
-    end = time.perf_counter() + seconds
-    done = 0
-
-    def another_round() -> bool:
-        if rounds is not None:
-            return done < rounds
-        return done < MIN_ROUNDS or time.perf_counter() < end
-
-    while another_round():
+    for _ in range(rounds):
         # In a new order, since a call may find the data of the one before it still in the cache.
         generator.shuffle(order)
         for name in order:
@@ -73,7 +47,6 @@ def paired_times(
             calls[name]()
             synchronize(device)
             times[name].append(time.perf_counter() - start)
-        done += 1
     return times
 
 
@@ -119,23 +92,12 @@ def count_operations(call: Callable[..., Any], *inputs: Any) -> int:
     return counter.get_total_flops()
 
 
-def peak_memory(call: Callable[[], Any], device: str = "cpu") -> int:
-    """Returns the most bytes that were allocated at one time during the call, above those before.
+def peak_memory(call: Callable[[], Any]) -> int:
+    """Returns the most bytes that the call had allocated on the CPU at one time.
 
-    What the call returns is counted, too. On a CPU nothing is subtracted for older memory that the
-    call gives back, so measure forward and backward in one call. Raises ValueError for a device
-    that does not tell (mps).
+    What the call returns is counted, too. Nothing is subtracted for older memory that the call
+    gives back, so measure forward and backward in one call.
     """
-    if device.startswith("cuda"):
-        synchronize(device)
-        before = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        call()
-        synchronize(device)
-        return torch.cuda.max_memory_allocated(device) - before
-    if device != "cpu":
-        rule = "peak memory can be measured on cpu and cuda"
-        raise ValueError(f"{rule}: got {device}; run with --device cpu")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would print as it starts
     with profile(profile_memory=True) as profiler:
         call()

@@ -22,7 +22,7 @@ from shared.experiment import Experiment, Run
 from shared.measure import paired_times, ratio_quartiles
 
 SHAPES, QUICK_SHAPES = ((8, 64), (1, 512)), ((2, 64),)  # sequences, length
-D_MODEL, NUM_HEADS, SECONDS = 512, 8, 0.3
+D_MODEL, NUM_HEADS, ROUNDS = 512, 8, 5
 OURS, TORCH, WRONG = "multi-head attention", "nn.MultiheadAttention", "wrong: inverted mask"
 QUARTILES = ("lower quartile", "median", "upper quartile")
 
@@ -61,7 +61,7 @@ def measure(run: Run) -> Numbers:
         x = torch.randn(batch, length, D_MODEL, device=device)
         calls = {name: partial(way, x) for name, way in ways(length, device).items()}
         right = calls[OURS]()
-        times = paired_times(calls, seconds=0.02 if quick else SECONDS, device=device)
+        times = paired_times(calls, rounds=3 if quick else ROUNDS, device=device)
         for name, call in calls.items():
             numbers[f"{name}, {shape}, differs by"] = (call() - right).abs().max().item()
             ratios = ratio_quartiles(times, name, TORCH)

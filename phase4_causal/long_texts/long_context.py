@@ -77,7 +77,7 @@ def moved(length: int, fast: int | None = None) -> float:
 def print_times(calls: dict[str, Callable[[], Any]]) -> None:
     """Prints how many times as long some of the calls take as others."""
     for slow, fast in TIMED:
-        times = paired_times({slow: calls[slow], fast: calls[fast]}, seconds=0.4)
+        times = paired_times({slow: calls[slow], fast: calls[fast]}, rounds=5)
         low, middle, high = ratio_quartiles(times, slow, fast)
         print(f"   {slow} / {fast}, time: {middle:.2g} (quartiles {low:.2g} and {high:.2g})")
 

@@ -86,8 +86,6 @@ def test_peak_memory_of_calls_whose_memory_is_known():
     q = torch.randn(1, 2, 256, 16)  # a kernel with scratch memory: its log-sums
     used = measure.peak_memory(lambda: F.scaled_dot_product_attention(q, q, q))
     assert used > q.nbytes + 256 * 2 * 4
-    with pytest.raises(ValueError, match="--device cpu"):
-        measure.peak_memory(lambda: None, "mps")
 
 
 def test_every_function_is_timed_equally_often_in_a_new_order_each_round():
@@ -100,12 +98,6 @@ def test_every_function_is_timed_equally_often_in_a_new_order_each_round():
     rounds = ["".join(called[i : i + 3]) for i in range(0, len(called), 3)]
     assert len(rounds) == 13  # the first to warm up
     assert len(set(rounds)) > 2 and {"".join(sorted(one)) for one in rounds} == {"abc"}
-    called.clear()
-    assert set(map(len, measure.paired_times(calls, seconds=0, warm_up=False).values())) == {3}
-    assert sorted(called) == sorted("abc" * 3)
-    for wrong in (lambda: measure.paired_times({}), lambda: measure.paired_times(calls, rounds=0)):
-        with pytest.raises(ValueError, match="1 or more"):
-            wrong()
 
 
 def test_rates_operations_and_ratios_by_hand(monkeypatch):
