@@ -24,45 +24,36 @@ from torch import Tensor
 
 from phase4_causal.models import long_model
 from phase4_causal.serving.packed_toy import PackedToy
-from phase4_causal.serving.paged_cache import PagedCache, Text, paged_attention
+from phase4_causal.serving.paged_cache import PagedCache, Text, packed
 from shared.attention_checks import check_sizes
 
 
-class PackedLayer(Protocol):
-    """A layer that is cut in two: attention over pages stands between the parts."""
-
-    def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x (N, d_model) -> query (N, H, d_k), key and value (N, H_kv, d_k).
-
-        positions: (N,), where each word stands in its own text.
-        """
-
-    def finish(self, x: Tensor, heads: Tensor) -> Tensor:
-        """x (N, d_model), and what its heads have found (N, H, d_k) -> the layer's output."""
-
-
 class PackedModel(Protocol):
-    """What the engine asks of a model: it takes words of several texts, packed into one row.
+    """What the engine asks of a model: a pass over words of several texts, packed into one row.
+
+    The toy transformer does it in packed_toy.py, and any decoder of a library in any_decoder.py.
 
     embedding: (V, d_model); the cache has its dtype and its device. num_positions: of the longest
-    text that it can read. end_id: the word that ends a text.
+    text that it can read. end_ids: the words that end a text.
     """
 
-    layers: Sequence[PackedLayer]
-    embedding: Tensor
+    num_layers: int
     num_kv_heads: int
     d_k: int
+    embedding: Tensor
     num_positions: int
-    end_id: int
+    end_ids: Sequence[int]
 
     def encode(self, prompt: str) -> list[int]:
         """The words of a prompt, behind those that begin each text. ValueError for unknown ones."""
 
-    def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """tokens (N,), positions (N,) -> what enters the first layer (N, d_model)."""
+    def logits(
+        self, tokens: Tensor, positions: Tensor, cache: PagedCache, texts: Sequence[Text]
+    ) -> Tensor:
+        """Logits (N, V) of the word after each of the N new words, whose keys go into the cache.
 
-    def logits(self, x: Tensor) -> Tensor:
-        """What leaves the last layer (N, d_model) -> logits of the next word (N, V)."""
+        tokens: (N,), the new words of all texts. positions: (N,), where each stands in its own.
+        """
 
 
 @dataclass(eq=False)
@@ -103,7 +94,7 @@ class Engine:
         self.model = model
         self.chunk_size = chunk_size
         self.cache = PagedCache(
-            len(model.layers),
+            model.num_layers,
             num_blocks,
             model.num_kv_heads,
             block_size,
@@ -186,29 +177,18 @@ class Engine:
 
         One pass computes the N new words of all texts, packed into one row.
         """
-        model, texts = self.model, self.running
+        texts = self.running
         if not texts:
             return []
-        tokens, places = [], []  # of the new words; places are positions in their own texts
-        last_in_row = []  # where the last word of each text stands in the row
-        for text in texts:
-            tokens += text.tokens[text.stored : text.new.stop]
-            places += text.new
-            last_in_row.append(len(tokens) - 1)
-        positions = torch.tensor(places, device=model.embedding.device)
-        row = torch.tensor(tokens, device=model.embedding.device)
-        x = model.embed(row, positions)  # (N,) -> (N, d_model)
-        for number, layer in enumerate(model.layers):
-            query, key, value = layer.project(x, positions)
-            self.cache.store(number, key, value, texts)
-            heads = paged_attention(query, self.cache, number, texts)
-            x = layer.finish(x, heads)
-        # The last word of a text predicts its next one: (N, d_model) -> (number of texts, V).
-        return model.logits(x[last_in_row]).argmax(dim=-1).tolist()
+        tokens, positions = packed(texts, self.model.embedding.device)
+        logits = self.model.logits(tokens, positions, self.cache, texts)  # (N, V)
+        # The last word of a text predicts its next one.
+        lengths = [len(text.new) for text in texts]
+        return [of_text[-1].argmax().item() for of_text in logits.split(lengths)]
 
     def write(self, request: Request, word: int) -> None:
         """Put a word behind a text. A text that is finished leaves, and gives its blocks back."""
-        is_end = word == self.model.end_id
+        is_end = word in self.model.end_ids
         if not is_end:
             request.tokens.append(word)
         if is_end or request.is_full:

@@ -2,8 +2,7 @@
 
 Attention is the only part of a transformer in which words meet. Norms, projections and the
 feed-forward network treat each word by itself, so words of several texts may stand in one row. A
-layer is cut where attention stands, which the engine computes over its pages (engine.py says what
-it asks of a model):
+layer is cut where attention stands, which is computed over the engine's pages:
 
     project   before attention: query, key and value of each word
     finish    after it: the output projection, and the feed-forward network
@@ -11,9 +10,13 @@ it asks of a model):
     python phase4_causal/serving/packed_toy.py
 """
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
 from phase4_causal.models import long_model
+from phase4_causal.serving.paged_cache import PagedCache, Text, packed, paged_attention
 from shared.toy_language import END_ID, START_ID, encode, tokenize
 from shared.toy_model import Block, ToyTransformer
 
@@ -24,11 +27,8 @@ class PackedToyLayer:
     def __init__(self, block: Block) -> None:
         self.block = block
 
-    def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x (N, d_model) -> query, key and value, (N, H, d_k) each.
-
-        The positions are not needed, since they were added to the words.
-        """
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x (N, d_model) -> query, key and value, (N, H, d_k) each."""
         attention = self.block.attention
         by_head = (attention.num_heads, -1)
         normed = self.block.attention_norm(x)
@@ -50,35 +50,37 @@ class PackedToy:
     def __init__(self, model: ToyTransformer) -> None:
         self.model = model
         self.layers = [PackedToyLayer(block) for block in model.blocks]
+        self.num_layers = len(model.blocks)
         self.embedding = model.embedding.weight.detach()
         self.num_kv_heads = model.blocks[0].attention.num_heads
         self.d_k = self.embedding.size(1) // self.num_kv_heads
         self.num_positions = len(model.positions)
-        self.end_id = END_ID
+        self.end_ids = [END_ID]
 
     def encode(self, prompt: str) -> list[int]:
         """<start> and the prompt, which may be empty. Raises ValueError for an unknown word."""
         words = tokenize(prompt) if prompt else []
         return [START_ID, *encode(words)]
 
-    def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """tokens (N,), positions (N,) -> (N, d_model)."""
-        return self.model.embedding(tokens) + self.model.positions[positions]
-
-    def logits(self, x: Tensor) -> Tensor:
-        """x (N, d_model) -> (N, V)."""
+    def logits(
+        self, tokens: Tensor, positions: Tensor, cache: PagedCache, texts: Sequence[Text]
+    ) -> Tensor:
+        """tokens (N,), positions (N,) -> (N, V)."""
+        x = self.model.embedding(tokens) + self.model.positions[positions]
+        for number, layer in enumerate(self.layers):
+            query, key, value = layer.project(x)
+            cache.store(number, key, value, texts)
+            heads = paged_attention(query, cache, number, texts)
+            x = layer.finish(x, heads)
         return self.model.output_norm(x) @ self.model.embedding.weight.T + self.model.output_bias
 
 
 def main() -> None:
     model = PackedToy(long_model(34))  # untrained
-    row, positions = [], []
-    for prompt in ("the cat", "every dog sat"):
-        tokens = model.encode(prompt)
-        row += tokens
-        positions += range(len(tokens))
-    print("Two texts in one row of tokens:", row)
-    print("positions in their own texts:  ", positions)
+    texts = [Text(model.encode(prompt)) for prompt in ("the cat", "every dog sat")]
+    row, positions = packed(texts, torch.device("cpu"))
+    print("Two texts in one row of tokens:", row.tolist())
+    print("positions in their own texts:  ", positions.tolist())
 
 
 if __name__ == "__main__":

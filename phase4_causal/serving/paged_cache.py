@@ -149,6 +149,15 @@ class PagedCache:
         self.values[layer][blocks, :, places] = value
 
 
+def packed(texts: Sequence[Text], device: torch.device) -> tuple[Tensor, Tensor]:
+    """The N new words of all texts in one row (N,), and their positions in their own texts (N,)."""
+    tokens, positions = [], []
+    for text in texts:
+        tokens += text.tokens[text.stored : text.new.stop]
+        positions += text.new
+    return torch.tensor(tokens, device=device), torch.tensor(positions, device=device)
+
+
 def in_a_row(pool: Tensor, text: Text) -> Tensor:
     """One text's words, up to the new ones, out of its blocks.
 

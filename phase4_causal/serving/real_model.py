@@ -12,15 +12,18 @@ one token to the next. Every text is compared with the library's own.
 import random
 from dataclasses import dataclass
 
+import torch
+
 from phase3_visualization.pretrained.language_model import (
     SMOLLM2,
+    library,
     load_language_model,
     refuses,
     sentences_of,
     winograd_pairs,
 )
+from phase4_causal.serving.any_decoder import Decoder
 from phase4_causal.serving.engine import Engine
-from phase4_causal.serving.packed_llama import PackedLlama, greedy_by_library
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Run
 
@@ -52,7 +55,17 @@ class Served:
     per_token: list[int]
 
 
-def serve(model: PackedLlama, prompts: list[str], limits: list[int], chunk: int | None) -> Served:
+def smollm2_decoder() -> Decoder:
+    """SmolLM2 with its output matrix, which is that of its words and so is there already."""
+    published = load_language_model(SMOLLM2)
+    with torch.device("meta"):  # it needs no numbers of its own
+        network = library().LlamaForCausalLM(published.model.config)
+    network.model = published.model
+    network.lm_head.weight = published.model.embed_tokens.weight
+    return Decoder(network.eval(), published.tokenizer)
+
+
+def serve(model: Decoder, prompts: list[str], limits: list[int], chunk: int | None) -> Served:
     """Writes for all users; the last of them asks when the others' answers have begun.
 
     There are blocks for all, so that nobody waits for room.
@@ -84,14 +97,14 @@ def serve(model: PackedLlama, prompts: list[str], limits: list[int], chunk: int 
 @refuses
 def measure(run: Run) -> Numbers:
     """Returns counts of both ways, and how many of the texts are the library's, word for word."""
-    model = PackedLlama(load_language_model(SMOLLM2))
+    model = smollm2_decoder()
     sentences = sentences_of(winograd_pairs())
     random.Random(run.seed).shuffle(sentences)
     prompts = [*PROMPTS, ". ".join(sentences[:SENTENCES])]
     limits = [len(model.encode(prompt)) + WRITTEN for prompt in prompts]
     expected = []
     for prompt, limit in zip(prompts, limits, strict=True):
-        expected.append(greedy_by_library(model, prompt, limit))
+        expected.append(model.by_library(prompt, limit))
     numbers = {"long prompt, tokens": limits[-1] - WRITTEN}
     for name, chunk in CHUNK_SIZES.items():
         served = serve(model, prompts, limits, chunk)
