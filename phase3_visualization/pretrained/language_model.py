@@ -237,19 +237,10 @@ def read_texts(language_model: LanguageModel, texts: list[str]) -> Reading:
     return Reading(tokens, weights, torch.stack(output.hidden_states), real, special, spans)
 
 
-def visible(reading: Reading) -> Tensor:
-    """bool (B, L, T, T), True where a real token sees the key.
-
-    What a mask hides (padding, later tokens, what lies before a window) has weight 0 in all heads
-    of the layer.
-    """
-    seen = (reading.weights > 0).any(dim=2)  # (B, L, H, T, T) -> (B, L, T, T)
-    return seen & reading.real[:, None, :, None]
-
-
 def is_decoder(reading: Reading) -> bool:
-    """Whether no token sees a later one."""
-    return not visible(reading).triu(1).any()
+    """Whether no real token sees a later one."""
+    of_real = reading.weights * reading.real[:, None, None, :, None]
+    return not of_real.triu(1).any()
 
 
 def tokens_of(reading: Reading, index: int, text: str, word: str) -> Tensor:
@@ -308,15 +299,9 @@ def add_model(parser: argparse.ArgumentParser, default: str = DEFAULT) -> None:
     parser.add_argument("--model", metavar="NAME_OR_FOLDER", help=help_text)
 
 
-def add_text(parser: argparse.ArgumentParser) -> None:
-    """Adds the option --text."""
-    help_text = f'the sentence to look at, any words (default: "{TEXT}")'
-    parser.add_argument("--text", default=TEXT, help=help_text)
-
-
 def is_default(options: argparse.Namespace) -> bool:
-    """Whether the options ask for the model and the text that the findings are about."""
-    return options.model is None and getattr(options, "text", TEXT) == TEXT
+    """Whether the options ask for the model that the findings are about."""
+    return options.model is None
 
 
 def refuses(measure: Callable[[Run], Numbers]) -> Callable[[Run], Numbers]:

@@ -10,9 +10,9 @@ from colorspacious import cspace_convert, deltaE
 from matplotlib.colors import to_hex, to_rgb
 from PIL import Image
 
-from shared import attention_maps, charts, cli, paths
+from shared import charts, cli, paths
 from shared.attention_utils import causal_mask
-from shared.tests.helpers import near, overlapping, smallest, watched_texts
+from shared.tests.helpers import overlapping, smallest, watched_texts
 from shared.visualization_utils import (
     BLUE,
     GREY,
@@ -144,73 +144,3 @@ def test_a_png_has_two_pixels_for_each_that_a_page_shows_and_a_frame_has_one(
         save_figure(fig, tmp_path / "a.png", caption="what it shows")
     with Image.open(tmp_path / "a.png") as image:
         assert image.size == pixels
-
-
-# ---- maps of any model's heads: where do they look?
-
-REPEATED = [*"ab", "c", "a", "d", "e", "a", "f", "g", "a", "h", "i"]  # the token a comes four times
-
-
-def names_of_one_head(weights, tokens=REPEATED):
-    """The name of a head with these weights (T, T), where all keys that are not 0 are seen."""
-    layers = attention_maps.as_layers(weights[None], tokens)
-    return attention_maps.measured_in(layers, tokens).name(0, 0)
-
-
-def test_places_are_those_of_a_loop_and_who_sees_one_key_has_none():
-    length = len(REPEATED)
-    places = attention_maps.places_in(REPEATED, causal_mask(length))
-    for query in range(length):
-        for key in range(length):
-            seen = key <= query and query > 0
-            before_it = REPEATED[key - 1] if key else None
-            expected = {
-                "token before": key == query - 1,
-                "itself": key == query,
-                "same token": key != query and REPEATED[key] == REPEATED[query],
-                "after same token": key > 0 and before_it == REPEATED[query],
-                "first token": key == 0 and query > 0,
-            }
-            for name, there in expected.items():
-                assert places[name][query, key] == (there and seen), (name, query, key)
-
-
-def test_after_the_same_token_means_an_earlier_one_for_who_sees_both_sides():
-    places = attention_maps.places_in([*"abac"], torch.ones(4, 4, dtype=torch.bool))
-    assert places["after same token"].nonzero().tolist() == [[2, 1]]
-
-
-def test_a_column_is_what_others_give_it_and_few_others_are_not_asked():
-    layer = torch.rand(2, 5, 5, generator=torch.Generator().manual_seed(0)).double()
-    columns = attention_maps.weight_on_columns(layer, [*"abcde"], torch.ones(5, 5).bool())
-    _, at_c, _ = columns.values()  # at b, c and d
-    near(at_c, (layer[:, 0, 2] + layer[:, 1, 2] + layer[:, 3, 2] + layer[:, 4, 2]) / 4)
-    columns = attention_maps.weight_on_columns(layer, [*"abcde"], causal_mask(5))
-    at_b, at_c, _ = columns.values()
-    near(at_b, (layer[:, 2, 1] + layer[:, 3, 1] + layer[:, 4, 1]) / 3)
-    assert at_c.isnan().all(), "two queries behind it are too few"
-
-
-def test_a_head_is_named_after_the_place_with_most_weight_if_it_chooses():
-    length = len(REPEATED)
-    previous = torch.eye(length).roll(-1, dims=1)
-    previous[0] = 1 / length
-    same_token = previous.clone()
-    for query, key in ((3, 0), (6, 3), (9, 6)):
-        same_token[query] *= 0.4
-        same_token[query, key] = 0.6
-    everywhere = torch.full((length, length), 1 / length)
-    assert names_of_one_head(0.99 * same_token + 0.01 * everywhere) == "token before"
-    # Of two keys even a head that does not choose gives half its weight to the one before.
-    two_keys = 0.6 * torch.eye(length).roll(-1, dims=1) + 0.4 * torch.eye(length)
-    assert names_of_one_head(two_keys.tril()) == "no name"
-
-
-def test_nearly_even_maps_are_said_to_look_untrained():
-    weights = (0.1 * torch.randn(2, 3, 7, 7, generator=torch.Generator().manual_seed(0))).softmax(
-        -1
-    )
-    measured = attention_maps.measured_in(weights.double(), [*"abcdefg"])
-    assert "look untrained" in measured.finding
-    measured.entropy[1, 2] = 0.9
-    assert "of 6 heads" in measured.finding

@@ -1,6 +1,6 @@
 """Where does each head of a model look? Three lines draw a map of each head, from any weights:
 
-    from shared.attention_maps import draw_heads
+    from phase3_visualization.pretrained.attention_maps import draw_heads
 
     draw_heads(weights, tokens).savefig("maps.pdf")
 
@@ -40,7 +40,6 @@ Heads = Sequence[tuple[int, int]]  # (layer, head) of each
 NAMED, TIMES_EVEN = 0.5, 2  # more than this weight, and so many times that of an even head
 FEWEST = 3  # so many queries must have a place, or no head is named after it
 UNTRAINED = 0.95  # normalised entropy; in a trained model some head is far below it
-REACH = 5  # so many places to each side are told apart where texts are averaged
 NO_NAME = "no name"
 COLORS = {"same token": GREEN, "after same token": RED, NO_NAME: GREY}  # others are purple
 LARGE = 4  # so many maps have tokens of their own; more of them share the tokens
@@ -135,41 +134,17 @@ def weight_on_columns(layer: Tensor, tokens: Sequence[str], seen: Tensor) -> dic
     return {f"all at {labels[key]}": mean[:, key] for key in range(1, len(tokens) - 1)}
 
 
-def all_offsets() -> list[str]:
-    """The names of what `shares_by_offset` tells apart."""
-    near = [f"{offset:+d}" for offset in range(-REACH, REACH + 1)]
-    near[REACH] = "itself"
-    return ["first", "before", *near, "after", "last"]
-
-
-def shares_by_offset(layers: Tensor) -> Tensor:
-    """Which share of its weight a head gives to keys so far away: (L, H, T, T) -> (L, H, offsets).
-
-    Mean over all queries but the first. Weight on the first and the last token counts as such,
-    however far away they are; so the shares of a head sum to what its rows sum to.
-    """
-    position = torch.arange(layers.size(-1))
-    offset = position - position[:, None]  # from query to key, (T, T)
-    place = offset.clamp(-REACH - 1, REACH + 1) + REACH + 2  # 1 for "before", ...
-    place[:, -1] = len(all_offsets()) - 1
-    place[:, 0] = 0
-    shares = layers.new_zeros(*layers.shape[:3], len(all_offsets()))
-    shares.scatter_add_(3, place.expand_as(layers), layers)  # (L, H, T, T) -> (L, H, T, offsets)
-    return shares[:, :, 1:].mean(dim=2)
-
-
 @dataclass
 class Measured:
-    """Where the heads of a model look, and how evenly, in one text or on average in several.
+    """Where the heads of a model look in a text, and how evenly.
 
     weight: place -> (L, H); even: the same of a head that does not choose, (L, 1); entropy:
-    normalised, (L, H); shares: as `shares_by_offset` gives them, (L, H, offsets).
+    normalised, (L, H).
     """
 
     weight: dict[str, Tensor]
     even: dict[str, Tensor]
     entropy: Tensor
-    shares: Tensor
 
     def name(self, layer: int, head: int) -> str:
         """The place that gets most of the head's weight, if that is enough for a name."""
@@ -209,23 +184,7 @@ def measured_in(layers: Tensor, tokens: Sequence[str]) -> Measured:
             places = weight_on_places(heads, tokens, seen)
             found.append(places | weight_on_columns(heads, tokens, seen))
         entropy.append(head_statistics(layer[None], seen[None, None])["normalised entropy"])
-    return Measured(stacked(weight), stacked(even), torch.stack(entropy), shares_by_offset(layers))
-
-
-def mean_of(texts: Sequence[Measured]) -> Measured:
-    """The mean over texts. A token in the middle of one has no meaning in others, and is left out.
-
-    A text in which too few queries have a place does not count for this place.
-    """
-    weight, even = {}, {}
-    for place in texts[0].weight:
-        if place.startswith("all at"):
-            continue
-        weight[place] = torch.stack([text.weight[place] for text in texts]).nanmean(dim=0)
-        even[place] = torch.stack([text.even[place] for text in texts]).nanmean(dim=0)
-    entropy = torch.stack([text.entropy for text in texts]).nanmean(dim=0)
-    shares = torch.stack([text.shares for text in texts]).mean(dim=0)
-    return Measured(weight, even, entropy, shares)
+    return Measured(stacked(weight), stacked(even), torch.stack(entropy))
 
 
 # ---- pictures
@@ -266,16 +225,14 @@ def draw_heads(
     *,
     heads: Heads | None = None,
     model: str = "",
-    measured: Measured | None = None,
 ) -> Figure:
     """Draw a map of each head, a row for each layer, or of the heads that are chosen.
 
     weights: see the top of this file. heads: (layer, head) of each. model: its name, for the note.
-    measured: what measured_in says of the weights, for whoever knows it already. Raises ValueError
-    for weights that cannot be drawn.
+    Raises ValueError for weights that cannot be drawn.
     """
     layers = as_layers(weights, tokens)
-    measured = measured or measured_in(layers, tokens)
+    measured = measured_in(layers, tokens)
     heads = measured.heads if heads is None else heads
     seen = seen_keys(layers)
     columns = len(heads) if len(heads) <= LARGE else min(len(heads), layers.size(1))
@@ -308,14 +265,13 @@ def draw_arcs(
     *,
     heads: Heads,
     model: str = "",
-    measured: Measured | None = None,
 ) -> Figure:
     """Draw the tokens in a row for each chosen head, and over them an arc for each large weight.
 
     The arguments are those of draw_heads.
     """
     layers = as_layers(weights, tokens)
-    measured = measured or measured_in(layers, tokens)
+    measured = measured_in(layers, tokens)
     unit = max(0.7, 8 / len(tokens))  # inches for a token, across and in height
     size = (unit * len(tokens), (unit * (1 + 0.03 * len(tokens)) + 0.4) * len(heads) + 1)
     fig, axes = plt.subplots(len(heads), figsize=size, squeeze=False, layout="constrained")
@@ -324,36 +280,6 @@ def draw_arcs(
         charts.arcs(ax, layers[layer, head], tokens, color)
         ax.set_title(title, fontsize=10, color=color)
     read = "arcs point to where a token looks, where it gives more than twice an even share"
-    headline(fig, measured.finding, note_of(measured, model, read))
-    return fig
-
-
-def draw_offsets(measured: Measured, *, heads: Heads, model: str = "", texts: str = "") -> Figure:
-    """Draw how much weight each head gives to keys so far away, a panel for each layer.
-
-    texts: over which texts the shares are averaged, in words.
-    """
-    kept = (measured.shares.amax(dim=(0, 1)) > 0).tolist()  # a decoder sees none after itself
-    columns = [number for number, is_seen in enumerate(kept) if is_seen]
-    names = [all_offsets()[column] for column in columns]
-    layers = sorted({layer for layer, _ in heads})
-    across = min(len(layers), 3)
-    rows = math.ceil(len(layers) / across)
-    height = 0.2 * len(heads) / len(layers) + 0.8
-    size = (4.6 * across + 1.6, height * rows + 1.6)
-    fig, axes = plt.subplots(rows, across, figsize=size, squeeze=False, layout="constrained")
-    for ax in axes.flat[len(layers) :]:
-        ax.axis("off")
-    for layer, ax in zip(layers, axes.flat, strict=False):
-        own = [head for at, head in heads if at == layer]
-        shares = measured.shares[layer, own][:, columns]  # (H, offsets)
-        ax.imshow(shares.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, aspect="auto")
-        labels = [f"{layer}.{head} {measured.name(layer, head)}" for head in own]
-        ax.set_yticks(range(len(own)), labels)
-        ax.set_xticks(range(len(names)), names, rotation=90)
-        ax.tick_params(length=0, labelsize=8)
-    weight_colorbar(fig, axes, shrink=min(1, 4 / size[1]), aspect=20)
-    read = f"mean over {texts}: weight by how far away the key is, in tokens"
     headline(fig, measured.finding, note_of(measured, model, read))
     return fig
 
