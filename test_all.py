@@ -25,7 +25,6 @@ TESTS = {
     "phase3_visualization": (
         "circuits",
         "explorer",
-        "explorer_elsewhere",
         "explorer_pages",
         "layers",
         "pretrained",

@@ -7,12 +7,16 @@ first view's state, or the whole screen.
 """
 
 import copy
+import functools
 import itertools
 import json
 import re
+import shutil
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 import torch
@@ -21,7 +25,7 @@ from phase3_visualization.explorer import write_page
 from phase3_visualization.explorer.models import as_packed
 from shared import paths
 from shared.publishing import live_page
-from shared.publishing.report.write_pages import TRY
+from shared.publishing.report import write_pages
 from shared.tests.helpers import as_if_trained, axe_violations, in_torch, open_watched
 from shared.toy_language import INDEX, MASK_ID, PAD_ID, START_ID, VOCABULARY, encode
 
@@ -262,7 +266,7 @@ def test_a_broken_address_opens_the_first_view(page, hash_):
 
 
 LINKED = re.compile(r"\]\([./]*visualizations/explorer\.html#([^)]+)\)")
-LINKS = {view for view, _ in TRY.values()}
+LINKS = {view for view, _ in write_pages.TRY.values()}
 for lesson in paths.ROOT.glob("phase*/**/README.md"):
     LINKS.update(LINKED.findall(lesson.read_text(encoding="utf-8")))
 
@@ -744,6 +748,33 @@ def test_without_a_worker_it_trains_beside_the_page(browser, explorer_address):
     page.locator("#grow-train", has_text="go on").wait_for()
     assert "lacks WebAssembly" in page.inner_text("#grow-status")
     page.close()
+
+
+# ---- from a server of the web
+
+
+@pytest.fixture
+def server(explorer_address, tmp_path):
+    """All pages of a run, as python -m http.server has them for everybody; its address."""
+    write_pages.write_pages(tmp_path)
+    shutil.copy(urlsplit(explorer_address).path, tmp_path / paths.EXPLORER)
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+def test_from_a_server_it_goes_as_from_a_file(browser, server):
+    errors = []
+    page = open_watched(browser, f"{server}{paths.EXPLORER}", errors, own=server)
+    page.click("#more .choices button >> nth=0")
+    assert page.locator("#guesses .line").count() == 5
+    page.click("nav a >> text=Findings")
+    page.wait_for_url(f"{server}{paths.PAGE}")
+    assert page.locator("h1").count() == 1
+    page.close()
+    assert errors == []
 
 
 # ---- for everybody

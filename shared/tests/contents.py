@@ -39,7 +39,7 @@ def pytest_pycollect_makeitem(collector, name, obj):
 def pytest_collection_modifyitems(items):
     """The tests of pages run in two processes: each has a Chromium, and a page slow to make."""
     for item in items:
-        if {"browser", "firefox"} & {*item.fixturenames}:
+        if "browser" in item.fixturenames:
             item.add_marker("browser")
         if {"browser", "explorer_data"} & {*item.fixturenames}:
             live = item.path.stem == "test_explorer_pages"  # about half of the time
