@@ -19,10 +19,12 @@ import seaborn as sns
 from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex
 
 from phase2_multi_head.models import AGAIN, load_multi_head_model
-from phase3_visualization.explorer import examples, growing, models, wagers
+from phase3_visualization.explorer import examples, models, wagers
 from shared import cli, paths
+from shared.grammar import roles
 from shared.grammar.best_reader import KINDS
-from shared.toy_language import MAX_LENGTH, PLACES, SPECIAL, SUBJECTS, VERBS, VOCABULARY
+from shared.grammar.scores import DIRECTIONS, relation_name
+from shared.toy_language import MAX_LENGTH, PLACES, RELATIONS, SPECIAL, SUBJECTS, VERBS, VOCABULARY
 from shared.training import Trained
 from shared.visualization_utils import WEIGHT_MAP, role_color
 
@@ -37,15 +39,9 @@ def page_data(both_sides: Trained, again: Trained, options: argparse.Namespace) 
     """Returns all that the page knows. again: the same model, trained with another seed."""
     shown = models.as_packed(both_sides, "float16")
     runs = models.two_trainings(both_sides, again)
-    grow = growing.page_part()
     heads = runs[0]["stops"][-1]["heads"]
     untrained = models.as_packed(both_sides.at_stage(0), "int8")
     views = examples.landings(shown, heads)
-    role_colors = {"light": {}, "dark": {}}
-    for rule in itertools.chain(*grow["rules"][0].values()):
-        color = role_color(rule["name"])
-        role_colors["light"][rule["name"]] = color
-        role_colors["dark"][rule["name"]] = on_dark(color)
     sizes = {
         "num_words": len(VOCABULARY),
         "max_length": len(both_sides.model.positions),
@@ -59,14 +55,22 @@ def page_data(both_sides: Trained, again: Trained, options: argparse.Namespace) 
         "verbs": VERBS,
         "rule": wagers.lesson_link("phase3_visualization/README.md#2-a-name-by-rule"),
         "weight_map": {"light": ramp(WEIGHT_MAP), "dark": ramp(DARK_WEIGHT_MAP)},
-        "role_colors": role_colors,
+        "role_colors": role_colors(),
         "model": asdict(both_sides.recipe) | sizes,
         "landings": examples.teaching_first(views, untrained, shown),
         "layout": models.layout(both_sides.model.state_dict()),
         "runs": runs,
         "wagers": wagers.data(shown, options),
-        "grow": grow,
     }
+
+
+def role_colors() -> dict[str, dict[str, str]]:
+    """Returns ground ("light", "dark") -> each name that a head can have by rule -> its colour."""
+    names = [*roles.NAMES.values(), *roles.COLUMN_RULES]
+    for relation, direction in itertools.product(RELATIONS, DIRECTIONS):
+        names.append(relation_name(relation, direction))
+    light = {name: role_color(name) for name in names}
+    return {"light": light, "dark": {name: on_dark(color) for name, color in light.items()}}
 
 
 def on_dark(color: str) -> str:

@@ -1,6 +1,4 @@
-"""What the explorer computes, against PyTorch: forward pass and training in JavaScript, and what
-the Python chooses.
-"""
+"""What the explorer computes in JavaScript, against PyTorch, and what the Python chooses."""
 
 import base64
 import copy
@@ -22,33 +20,25 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from phase2_multi_head.models import MULTI_HEAD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase3_visualization.explorer import examples, growing, models, wagers, write_page
-from shared import cli, optimization, paths, training
-from shared.attention_utils import padding_mask
-from shared.grammar import roles
-from shared.grammar.scores import DIRECTIONS
+from phase3_visualization.explorer import examples, models, wagers, write_page
+from shared import cli, paths, training
 from shared.publishing.report.lessons import rendered, sources
 from shared.tasks import SymbolMover, TwoPlaces
 from shared.tests.faults import FAULTS, replaced
-from shared.tests.helpers import in_torch, near, open_watched, sharp_model, small_records
+from shared.tests.helpers import in_torch, near, open_watched, small_records
 from shared.toy_language import (
     MASK_ID,
-    PAD_ID,
-    RELATIONS,
     SPECIAL,
     START_ID,
     VERBS,
     VOCABULARY,
     encode,
 )
-from shared.training import Recipe, Trained
 
-TIES = list(itertools.product(RELATIONS, DIRECTIONS))
 HEADS = list(itertools.product(range(2), range(4)))
 WORDS = range(len(SPECIAL), len(VOCABULARY))  # their ids
 QUICK = cli.parse(cli.parser(""), ["--quick"])
 PAGE = 5e-4  # of the largest number: the page rounds to float32 between layers of large weights
-TWO_DIGITS = 0.0051  # to which the page and what it is told are rounded
 
 
 # ---- the forward pass
@@ -152,120 +142,8 @@ def test_the_small_models_compute_what_they_compute_in_pytorch(explorer_page, ch
         assert sees_ahead == (name in ("unmasked", "placed", "unplaced"))
 
 
-def test_unknown_words_get_the_neighbours_that_difflib_finds(explorer_page):
-    rng, known = random.Random(2), list(VOCABULARY[len(SPECIAL) :])
-    words = ["kat", "caat", "tac", "xylophone", "teh", "b", "bedd", "<b>", "sofass"]
-    for word in known:
-        words.append(word[:2] + rng.choice("aestxz") + word[rng.randint(2, 4) :])
-    expected = [difflib.get_close_matches(word, known, n=3, cutoff=0.5) for word in words]
-    ask = "([words, vocabulary]) => words.map(word => Words.nearestWords(word, vocabulary))"
-    assert explorer_page.evaluate(ask, [words, list(VOCABULARY)]) == expected
-    assert [] in expected and sum(len(found) == 3 for found in expected) > 10
-
-
-# ---- training in the page
-
-TRAINED_SMALL = Recipe("small", "masked word", num_heads=3, num_layers=3, steps=0, d_model=24)
-TRAINED_FULL = Recipe("full", "masked word", num_heads=4, num_layers=2, steps=0)
-PARTS = ("packed", "matmul", "pieces", "network", "training")
-
-
-def test_the_bytes_in_the_page_are_the_assembled_text():
-    wasmtime = pytest.importorskip("wasmtime", reason='no wasmtime: pip install -e ".[browser]"')
-    shipped = re.search(r"ASSEMBLED = `([^`]*)`", write_page.page_file("model/matmul.js"))[1]
-    assembled = wasmtime.wat2wasm(write_page.page_file("model/matmul.wat"))
-    code, names = base64.b64decode(shipped), b"\x04name"  # a last section, for who debugs
-    assert assembled.startswith(code) and assembled.index(names) - len(code) in (2, 3)
-
-
-def random_batch(generator):
-    """Sentences of random words and lengths, with words to predict."""
-
-    def draw_words(count):
-        return torch.randint(WORDS[0], len(VOCABULARY), (count,), generator=generator).tolist()
-
-    lengths = torch.randint(1, 19, (5,), generator=generator).tolist()
-    total = sum(lengths)
-    shuffled = torch.randperm(total, generator=generator)
-    chosen = sorted(shuffled[: max(1, total // 3)].tolist())
-    rows = [draw_words(length) for length in lengths]
-    return {"rows": rows, "chosen": chosen, "targets": draw_words(len(chosen))}
-
-
-def by_autograd(model, batch):
-    """Loss and gradients in float64."""
-    rows = [torch.tensor(row) for row in batch["rows"]]
-    tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD_ID)
-    real = tokens != PAD_ID
-    logits, _ = model(tokens, mask=padding_mask(real.sum(dim=1), tokens.size(1)))
-    words = logits[real]  # (B, T, V) -> (all words, V)
-    loss = F.cross_entropy(words[batch["chosen"]], torch.tensor(batch["targets"]))
-    gradients = torch.autograd.grad(loss, list(model.parameters()))
-    return loss.detach(), gradients
-
-
-def sizes_of(model):
-    """What the page needs to know to make such a model."""
-    return {
-        "num_words": len(VOCABULARY),
-        "max_length": 32,
-        "parameters": models.layout(model.state_dict()),
-        "d_model": model.embedding.embedding_dim,
-        "num_heads": model.blocks[0].attention.num_heads,
-        "num_layers": len(model.blocks),
-    }
-
-
-GRADIENTS = """([sizes, weights, cases, slow]) => {
-    const space = Matmul.open_space(2e6, slow ? Matmul.slow_memory(2e6) : undefined);
-    const model = Network.create(sizes, space, true);
-    for (const [name, numbers] of Object.entries(weights))
-        model.parameters[name].value.data.set(numbers);
-    return JSON.stringify(cases.map(({ rows, chosen, targets }) => {
-        const batch = { ...Training.together(rows), chosen, targets };
-        const work = Training.gradients(model, batch);
-        let result = work.next();
-        while (!result.done) result = work.next();
-        const gradients = Object.entries(model.parameters)
-            .map(([name, { gradient }]) => [name, [...gradient.data]]);
-        return { loss: result.value, gradients: Object.fromEntries(gradients), fast: space.fast };
-    }));
-}"""
-
-
-def flat(model, numbers=None):
-    """Name -> all its numbers in a row: of the parameters, or of tensors in their order."""
-    names = [name for name, _ in model.named_parameters()]
-    numbers = model.parameters() if numbers is None else numbers
-    return dict(zip(names, [each.flatten().tolist() for each in numbers], strict=True))
-
-
-def compare_gradients(page, recipe, count, slow=False):
-    """A few batches. slow: without WebAssembly."""
-    generator = torch.Generator().manual_seed(1)
-    cases = [random_batch(generator) for _ in range(count)]
-    model = sharp_model(recipe).model
-    answers = json.loads(page.evaluate(GRADIENTS, [sizes_of(model), flat(model), cases, slow]))
-    model = model.double()
-    for batch, found in zip(cases, answers, strict=True):
-        loss, gradients = by_autograd(model, batch)
-        near(double(found["loss"]), loss, share=PAGE)
-        expected, gradients = flat(model, gradients), found["gradients"]
-        assert found["fast"] is not slow and set(gradients) == set(expected)
-        for name in expected:
-            ours = double(gradients[name])
-            theirs = double(expected[name])
-            if name.endswith("w_k.bias"):  # it adds the same to all scores of a query: 0 but for
-                of_weight = expected[name.replace("bias", "weight")]  # rounding, as small as here
-                assert ours.abs().max() < PAGE * max(map(abs, of_weight))
-            else:
-                near(ours, theirs, share=PAGE)
-
-
-@pytest.mark.parametrize("slow", [False, True], ids=["WebAssembly", "JavaScript"])
-def test_every_gradient_is_that_of_autograd(explorer_page, slow):
-    compare_gradients(explorer_page, TRAINED_SMALL, 8, slow)
-    compare_gradients(explorer_page, TRAINED_FULL, 2, slow)
+# In the order in which they need each other.
+PARTS = ("packed", "matmul", "pieces", "network")
 
 
 def test_the_comparisons_notice_each_planted_mistake(browser, explorer_models):
@@ -285,160 +163,18 @@ def test_the_comparisons_notice_each_planted_mistake(browser, explorer_models):
             page.add_script_tag(content="\n".join(wrong.values()))
             with pytest.raises(AssertionError):
                 compare(page, trained, cases)
-                compare_gradients(page, TRAINED_SMALL, 2)
     page.close()
 
 
-UPDATES = """([sizes, recipe, weights, gradients]) => {
-    const model = Network.create(sizes, Matmul.open_space(2e6), true);
-    for (const [name, numbers] of Object.entries(weights))
-        model.parameters[name].value.data.set(numbers);
-    const optimizer = Optimizer.create(model);
-    gradients.forEach((of_step, step) => {
-        for (const [name, numbers] of Object.entries(of_step))
-            model.parameters[name].gradient.data.set(numbers);
-        Optimizer.step(optimizer, recipe, Optimizer.one_cycle(step, recipe.steps, recipe.up));
-    });
-    return JSON.stringify(Object.fromEntries(
-        Object.entries(model.parameters).map(([name, { value }]) => [name, [...value.data]])));
-}"""
-
-
-def test_steps_are_those_of_muon_and_adamw(explorer_page):
-    """Three steps; what is compared is how far each parameter went, not where it is."""
-    model = sharp_model(TRAINED_SMALL).model.double()
-    recipe = growing.page_recipe() | {"steps": 8, "decay": 0.3}
-    start, gradients = copy.deepcopy(model), []
-    rates = [recipe[name] for name in ("matrix_rate", "rate", "matrix_decay", "decay")]
-    both = optimization.optimizers(model, *rates)
-    highest = [each.param_groups[0]["lr"] for each in both]
-    generator = torch.Generator().manual_seed(5)
-    for step in range(3):
-        for parameter in model.parameters():
-            parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-        gradients.append(flat(model, [parameter.grad for parameter in model.parameters()]))
-        for each, rate in zip(both, highest, strict=True):
-            each.param_groups[0]["lr"] = rate * optimization.one_cycle(step, recipe["steps"])
-            each.step()
-    told = [sizes_of(model), recipe, flat(start), gradients]
-    found = json.loads(explorer_page.evaluate(UPDATES, told))
-    for (name, before), after in zip(start.named_parameters(), model.parameters(), strict=True):
-        went = double(found[name]).view_as(before) - before.detach()
-        near(went, (after - before).detach(), share=PAGE)
-
-
-RUN = """([growth, parameters, steps]) => {
-    const drain = (work) => {
-        for (;;) { const { done, value } = work.next(); if (done) return value; }
-    };
-    const held_out = Training.unpack(growth.held_out, growth.pad);
-    const corpus = Training.unpack(growth.train, growth.pad);
-    const run = Training.start({ ...growth.recipe, parameters }, corpus, 0);
-    run.held_out = Roles.prepare(held_out, growth.gold, growth.rules);
-    const look = () => ({
-        heads: drain(Roles.heads(run.model, run.held_out, growth.rules)).flat(),
-        loss: drain(Training.held_out_loss(run)),
-        weights: Object.fromEntries(Object.entries(run.model.parameters)
-            .map(([name, { value }]) => [name, [...value.data]])),
-    });
-    const start = look();
-    while (run.step < steps) drain(Training.step(run));
-    const batch = { tokens: new Int32Array(20000).fill(9), sentences: [] };
-    const { tokens, chosen, targets } = Training.hide(batch, growth.recipe, run.random);
-    const hidden = { seen: [...tokens], chosen: [...chosen], targets: [...targets] };
-    return JSON.stringify({ start, end: look(), losses: run.losses, hidden });
-}"""
-
-
-def test_a_short_training_starts_as_in_pytorch_learns_and_names_its_heads_as_the_python(
-    explorer_page, explorer_data
-):
-    told = [explorer_data["grow"], explorer_data["layout"], 200]
-    run = json.loads(explorer_page.evaluate(RUN, told))
-    reference = training.new_model(MULTI_HEAD_RECIPE, MultiHeadAttention)
-    for name, expected in flat(reference).items():
-        drawn, spread = np.array(run["start"]["weights"][name]), np.std(expected)
-        tolerance = 4 / math.sqrt(len(expected))
-        assert drawn.std() == pytest.approx(spread, rel=tolerance), name  # why: drawn
-        away = abs(drawn.mean() - np.mean(expected))
-        assert away <= 2 * tolerance * spread, name  # why: drawn
-    losses = run["losses"]
-    first, last = np.mean(losses[:3]), np.mean(losses[-10:])
-    assert abs(first - math.log(len(VOCABULARY))) < 0.6 and last < 2.5, "it begins with a guess"
-    for now in (run["start"], run["end"]):
-        with torch.no_grad():
-            for name, parameter in reference.named_parameters():
-                parameter.copy_(torch.tensor(now["weights"][name]).view_as(parameter))
-        trained = Trained(reference.eval(), MULTI_HEAD_RECIPE)
-        expected = itertools.chain(*models.heads_of(trained))
-        for found, head in zip(now["heads"], expected, strict=True):
-            assert found == pytest.approx(head, abs=TWO_DIGITS)  # why: Python rounds
-        of_words, _ = examples.hidden_losses(trained, *models.asked_words())
-        near(torch.tensor(now["loss"]), of_words.mean(), share=PAGE)
-    assert any(head["role"] for head in now["heads"]), "after 200 steps there is a role"
-    assert abs(training.held_out_loss(trained) - last) < 0.3  # why: other sentences
-    words_are_hidden_as_in_the_python(**{name: np.array(x) for name, x in run["hidden"].items()})
-
-
-def words_are_hidden_as_in_the_python(seen, chosen, targets):
-    """Of 20,000 times one word: how many are chosen, hidden, kept and swapped for any word."""
-    assert set(targets) == {9} and set(np.delete(seen, chosen)) == {9}
-    assert len(targets) == len(chosen)
-    of_chosen = seen[chosen]
-    kept = training.KEPT + training.SWAPPED / len(WORDS)  # a swap may give the same word
-    masked = 1 - training.KEPT - training.SWAPPED
-    assert len(chosen) / len(seen) == pytest.approx(training.CHOSEN, abs=0.02)  # why: drawn
-    assert np.mean(of_chosen == 9) == pytest.approx(kept, abs=0.03)  # why: drawn
-    assert np.mean(of_chosen == MASK_ID) == pytest.approx(masked, abs=0.03)  # why: drawn
-    assert set(seen) == {MASK_ID, *WORDS}
-
-
-NAMED = """([tallies, rules]) => tallies.map((halves) => Roles.head_of(halves, rules))"""
-ASKED = 100  # words that each share is counted on
-
-
-def head_by_chance(rng):
-    """How many of ASKED follow each rule, drawn so that heads pass several rules, one, or none."""
-    tallies = {}
-    for kind, rules in {"positions": roles.NAMES, "relations": TIES, "others": TIES}.items():
-        least = 60 if kind == "positions" else 0
-        tallies[kind] = [{"asked": ASKED, "right": rng.randint(least, ASKED)} for _ in rules]
-    return tallies
-
-
-def half_of(tallies, base):
-    """The same head as the Python has it."""
-
-    def shares(kind, rules):
-        right = double([each["right"] for each in tallies[kind]])
-        return dict(zip(rules, (right / ASKED).view(-1, 1, 1), strict=True))
-
-    place = shares("positions", roles.NAMES)
-    scores = roles.Scores(place, shares("relations", TIES), shares("others", TIES), {})
-    return roles.Half(scores, base)
-
-
-def test_of_several_rules_that_a_head_passes_the_page_takes_the_one_that_the_python_takes(
-    explorer_page,
-):
-    rng = random.Random(11)
-    untrained = dict.fromkeys((*roles.NAMES, *TIES, *roles.COLUMN_RULES), 0.2)
-    bases = [roles.Baselines(dict.fromkeys(TIES, offset), untrained, {}) for offset in (0.35, 0.45)]
-    heads = [[head_by_chance(rng), head_by_chance(rng)] for _ in range(400)]
-    found = explorer_page.evaluate(NAMED, [heads, [growing.bars_of(base) for base in bases]])
-    not_its_best = 0
-    for head, said in zip(heads, found, strict=True):
-        halves = roles.Halves(*map(half_of, head, bases))
-        name = roles.role_name(halves, 0, 0)
-        expected = models.said_of_head(halves.scoring, 0, 0, name)
-        assert said == pytest.approx(expected, abs=TWO_DIGITS)  # why: Python rounds
-        tried = {rule.name: rule for rule in roles.rules_tried(halves, 0, 0)}
-        if name in tried:
-            rivals = [rule for rule in tried.values() if rule.kind == tried[name].kind]
-            best = max(rivals, key=lambda rule: rule.naming.margin)
-            not_its_best += best.name != name
-    assert not_its_best > 20, "the other half of the sentences did not agree with the best rule"
-    assert {said["role"] for said in found} >= {None, *roles.COLUMN_RULES}
+def test_unknown_words_get_the_neighbours_that_difflib_finds(explorer_page):
+    rng, known = random.Random(2), list(VOCABULARY[len(SPECIAL) :])
+    words = ["kat", "caat", "tac", "xylophone", "teh", "b", "bedd", "<b>", "sofass"]
+    for word in known:
+        words.append(word[:2] + rng.choice("aestxz") + word[rng.randint(2, 4) :])
+    expected = [difflib.get_close_matches(word, known, n=3, cutoff=0.5) for word in words]
+    ask = "([words, vocabulary]) => words.map(word => Words.nearestWords(word, vocabulary))"
+    assert explorer_page.evaluate(ask, [words, list(VOCABULARY)]) == expected
+    assert [] in expected and sum(len(found) == 3 for found in expected) > 10
 
 
 # ---- what the Python chooses and tells the page
@@ -457,10 +193,16 @@ def verb_in(words):
     return next(place for place, word in enumerate(words) if word in VERBS)
 
 
+def one_word_of_each(count):
+    """So many held-out sentences, and in each the place of one word: all places come up."""
+    sentences = training.corpus()[1][:count]
+    return sentences, [n % len(sentence.words) for n, sentence in enumerate(sentences)]
+
+
 @torch.no_grad()
 def test_losses_and_weights_are_those_of_each_sentence_by_itself(explorer_models):
     trained = explorer_models["both sides"]
-    sentences, hidden = (each[:40] for each in models.asked_words())
+    sentences, hidden = one_word_of_each(40)
     losses, layers = examples.hidden_losses(trained, sentences, hidden)
     for n, (sentence, place) in enumerate(zip(sentences, hidden, strict=True)):
         tokens = torch.tensor(encode(sentence.words))
@@ -496,19 +238,16 @@ def from_text(packed, layout, exact):
 def test_what_the_page_says_of_a_stop_is_true_of_the_numbers_that_it_has(checkpoints):
     trained = training.train(replace(MULTI_HEAD_RECIPE, steps=120), MultiHeadAttention)
     data = write_page.page_data(trained, trained, QUICK)
-    own, again = (run["stops"] for run in data["runs"])
+    own, again = [run["stops"] for run in data["runs"]]
     assert [stop["step"] for stop in own] == [0, 15, 22, 27, 30, 33, 38, 45, 51, 60, 90, 120]
     assert [stop.get("kind") for stop in own] == ["int8"] * 11 + ["float16"]
-    kept = [stop["step"] for stop in again if "numbers" in stop]
-    assert kept == [33, 120], "of the other run most stops have names alone"
-    sentences = training.corpus()[1]
-    hidden = [n % len(sentence.words) for n, sentence in enumerate(sentences)]
-    for stop in (own[0], again[5], again[-1], own[-1]):
+    assert [stop["step"] for stop in again] == [0, 33, 120], "more would make the page large"
+    for stop in (own[0], again[1], again[-1], own[-1]):
         exact = trained.at_stage(stop["step"])
         shipped = from_text(stop, data["layout"], exact)
-        losses, _ = examples.hidden_losses(shipped, sentences, hidden)
-        assert stop["loss"] == pytest.approx(losses.mean().item(), abs=6e-5)  # why: four digits
         assert stop["heads"] == models.heads_of(shipped)
+    sentences, hidden = one_word_of_each(500)
+    losses, _ = examples.hidden_losses(shipped, sentences, hidden)
     chances = examples.hidden_losses(exact, sentences, hidden)[0].neg().exp()
     moved = (losses.neg().exp() - chances).abs().max()
     assert moved < 0.005, "float16 moves no chance by a printed digit"

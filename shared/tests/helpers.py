@@ -156,12 +156,9 @@ def in_torch(trained, tokens, levers):
     return SimpleNamespace(logits=logits[0], weights=torch.cat(layers), mask=mask)
 
 
-def open_watched(browser, address, errors, *, own="", **context):
-    """A new tab. Its complaints land in errors, and what it asks for beside its own file.
-
-    own is how addresses begin that it may ask for; a file alone if it is empty.
-    """
-    allowed = (own or address.split("#")[0], "about:blank", "blob:")
+def open_watched(browser, address, errors, **context):
+    """A new tab. Its complaints land in errors, and what it asks for beside its own file."""
+    allowed = (address.split("#")[0], "about:blank")
 
     def hear(message):
         if message.type in ("error", "warning"):

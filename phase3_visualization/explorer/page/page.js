@@ -54,7 +54,7 @@ const Address = (() => {
     if (known || hidden.length) state.hidden = hidden;
     state.query = whole(parts.get("query"), 0, last) ?? state.hidden[0] ?? state.query;
     Object.assign(state, readHead(parts.get("head")));
-    if (parts.get("run") === "1") state.run = "1";
+    if (/^(1|g\d{1,6})$/.test(parts.get("run"))) state.run = "1"; // "g7": older links asked for a seed
     state.step = whole(parts.get("step"), 0, Runs.lastStep(state.run)) ?? Runs.lastStep(state.run);
     state.causal = parts.get("mask") === "on";
     state.divisor = decimal(parts.get("divisor"), 0.05, 100);
@@ -62,25 +62,16 @@ const Address = (() => {
     return state;
   }
 
-  // A run of one's own, "g7" for seed 7, up to a step: it is trained again, not stored. null if none is asked for.
-  function grown(parts) {
-    const run = parts.get("run") ?? "";
-    const seed = run.startsWith("g") ? whole(run.slice(1), 0, 999999) : null;
-    return seed === null ? null : { run: `g${seed}`, seed, step: whole(parts.get("step"), 0, 99999) ?? Infinity };
-  }
-
-  // Changes of one kind that follow each other quickly (typing, a slider) are one step for the back button; scrolling
-  // through the story and a training that goes on are none.
+  // Changes of one kind that follow each other quickly (typing, a slider) are one step for the back button.
   const TOGETHER = 900; // milliseconds
   const LATER = 300; // browsers refuse too many changes of the address in a short time
-  const NO_STEP = ["story", "grown"];
   let last = { kind: null, at: -Infinity };
   let timer;
 
   function keep(hash, kind) {
     const address = () => `#${hash()}`;
     const now = performance.now();
-    const goesOn = NO_STEP.includes(kind) || (kind === last.kind && now - last.at < TOGETHER);
+    const goesOn = kind === last.kind && now - last.at < TOGETHER;
     last = { kind, at: now };
     clearTimeout(timer);
     if (goesOn) timer = setTimeout(() => history.replaceState(null, "", address()), LATER);
@@ -92,7 +83,7 @@ const Address = (() => {
     last = { kind: null, at: -Infinity };
   }
 
-  return { whole, read, grown, write, keep, forget };
+  return { whole, read, write, keep, forget };
 })();
 
 const Page = (() => {

@@ -171,11 +171,9 @@ const Look = (() => {
 
   // A stop of the training is as wide as another, however many steps lie between.
   function drawTime({ stop, after }) {
-    const { seed, stops, recorded } = Runs.get(state.run);
+    const { seed, stops } = Runs.get(state.run);
     byId("step").max = stops.length - 1;
     byId("step").value = Runs.placeOf(state);
-    const isOver = recorded || Runs.lastStep(state.run) === data.grow.recipe.steps;
-    byId("end-note").textContent = isOver ? "trained" : `${Runs.lastStep(state.run)} steps so far`;
     const which = state.run === "0" || state.story ? "" : `, trained with seed ${seed}`;
     const when = (stop.step ? `after ${stop.step} steps` : "before training") + which;
     const guess = after && Story.ofKind(after);
@@ -209,7 +207,7 @@ const Look = (() => {
     byId("breaks").textContent = set === undefined ? ""
       : set === null ? "No three heads together change the best guess here."
         : many ? `No head alone changes the best guess here: it takes ${set.length} together.` : "";
-    if (set !== undefined || !after || Story.here() !== 0 || Grow.isRunning()) return;
+    if (set !== undefined || !after || Story.here() !== 0) return;
     timer = setTimeout(() => {
       sets.set(key, Levers.breaking(state, language));
       drawBreak({ after });
@@ -313,19 +311,10 @@ const Look = (() => {
     Arcs.wire();
   }
 
-  // A stop of a run that is trained here has come: it is shown, unless its reader looks at an earlier one.
-  function follow(run, before) {
-    const { step } = Runs.get(run).stops.at(-1);
-    if (state.run !== run && (before !== null || ![0, 6].includes(Story.here()))) return;
-    if (state.run === run && state.step !== before) return redraw();
-    look({ run, step, ...(Story.here() === 6 && Story.framed(run)) }, "grown");
-  }
-
   function start(app) {
     ({ data, language } = app);
     Runs.start(data);
     maps = Maps.makeHeads(byId("heads"), Runs.model(), chooseHead, knockOut);
-    Grow.start(app, follow);
     Story.start(app, set);
     wire();
     View.darkGround.addEventListener("change", () => state && redraw());
@@ -341,19 +330,12 @@ const Look = (() => {
     state = Address.read(parts, language, firstState);
     const step = Story.stepOf(parts) ?? (parts.size === 0 ? 1 : null);
     if (step !== null) Object.assign(state, parts.has("words") ? { story: step } : Story.scene(step, state));
-    const grown = Address.grown(parts);
-    if (grown && Runs.has(grown.run)) Object.assign(state, grown);
-    else if (grown) Grow.train(grown.seed, grown.step);
-    if (!grown) Grow.pause();
     readWell();
     redraw();
     showTyped(); // whoever types there, or typed
   }
 
-  function leave() {
-    clearTimeout(timer);
-    Grow.pause();
-  }
+  const leave = () => clearTimeout(timer);
 
   return { start, show, hide: leave, redraw, state: () => ({ ...state }) };
 })();

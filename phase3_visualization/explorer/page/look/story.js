@@ -9,7 +9,6 @@ const Story = (() => {
   const { byId, on, button, element, fixed, percent, jobOf, indexOfLargest } = View;
   const won = new Map(); // step -> whether its bet was won; null if the answer was asked for
   let act, language, texts, landings;
-  let whole; // steps of a whole training
   let seen; // what is on the stage
   let asked = null; // the head that step 6 asks about
   let drawn = ""; // what the step was drawn for
@@ -104,27 +103,27 @@ const Story = (() => {
     return found ? { layer: found.layer, head: found.head } : null;
   }
 
-  // The head of step 6: the one on the stage, or the first that has a job. After the bet another training is shown.
-  function seedScene(state) {
-    const named = state.run === "0" && roleAt("0", state);
+  // The head that step 6 asks about: of the first training the one on the stage, or else the first that has a job.
+  function headToAsk({ run, layer, head }) {
+    const role = roleAt(run, { layer, head });
+    if (run === "0" && role) return { layer, head };
     const anyRole = Runs.lanes("0").find(({ heads }) => heads.at(-1).length > 0)?.role;
-    asked = (named ? null : havingRole("0", anyRole)) ?? { layer: state.layer, head: state.head };
-    const run = Runs.own() ?? (won.has(6) ? "1" : "0");
-    return { ...atEnd(), run, step: Runs.lastStep(run), ...framed(run) };
+    return havingRole("0", role) ?? havingRole("0", anyRole) ?? { layer, head };
   }
 
-  // The head that has the job in a training; framed: or that had it in the first one.
-  const inTraining = (run) => havingRole(run, roleAt("0", asked ?? seen.state));
-  const framed = (run) => inTraining(run) ?? asked;
+  // After the bet the second training is shown, and the head that has the job there, if one has it.
+  function seedScene(state) {
+    asked = headToAsk(state);
+    const run = won.has(6) ? "1" : "0";
+    return { ...atEnd(), run, step: Runs.lastStep(run), ...asked, ...(run === "1" && inSecond()) };
+  }
+
+  const inSecond = () => havingRole("1", roleAt("0", asked));
 
   function askSeed({ state }) {
-    if (!Runs.get(state.run).recorded) return []; // a training of one's own: the bet was on another
-    if (won.has(6)) {
-      return [verdict(6, "Your bet on the second training was right.", "Your bet on the second training was wrong.")];
-    }
-    const { layer, head } = asked ?? state;
-    const there = inTraining("1");
-    const same = there !== null && there.layer === layer && there.head === head;
+    if (state.run === "1") return [verdict(6)];
+    const there = inSecond();
+    const same = there !== null && there.layer === asked.layer && there.head === asked.head;
     const answer = (isRight) => () => bet(6, isRight, { run: "1", step: Runs.lastStep("1"), ...there });
     return [row(button("the same head", answer(same)), button("another head, or none", answer(!same)))];
   }
@@ -154,7 +153,6 @@ const Story = (() => {
     const place = asked ?? state;
     const role = roleAt("0", place) ?? View.NO_ROLE;
     const there = havingRole("1", role);
-    const own = Runs.get(state.run).recorded ? null : havingRole(state.run, role);
     const answers = [...won.values()].filter((is) => is !== null);
     const score = `${answers.filter(Boolean).length} of ${answers.length} bets won. `;
     const heads = Runs.lanes("0").flatMap((lane) => lane.heads.at(-1)).map(headCalled);
@@ -166,9 +164,8 @@ const Story = (() => {
       looked: words[indexOfLargest(rowAtEnd(state))], most: words[indexOfLargest(shares)],
       question: Object.hasOwn(language.verbs, hidden) ? "Who or what does it?" : "What is being done here?",
       job: jobOf(role), job_now: jobOf(View.roleOf(stop, state.layer, state.head)),
-      asked: headCalled(place), Asked: capital(headCalled(place)), there: there && headCalled(there),
-      own: own && headCalled(own), Own: own && capital(headCalled(own)),
-      last: Runs.lastStep(state.run), steps: whole, score: answers.length ? score : "",
+      Asked: capital(headCalled(place)), there: there && headCalled(there),
+      score: answers.length ? score : "",
       hides: now_hidden && ` (now ${now_hidden})`,
     };
     return after ? { ...told, ...guessed(before, after, stop) } : told;
@@ -187,11 +184,10 @@ const Story = (() => {
     const [truth, now] = [language.vocabulary[after.truth], language.vocabulary[after.best]];
     const isFirst = stop.step === 0 && after.best === after.truth;
     const isLess = shareOfKind(after) < shareOfKind(before);
-    const trained = Levers.measure({ ...seen.state, step: Runs.lastStep(seen.state.run) }, language);
     const shareOf = (name) => before.probabilities[language.index.get(name)];
     const [leader] = [...Words.kindOf(truth, language.groups)].sort((a, b) => shareOf(b) - shareOf(a));
     const told = {
-      at_end: percent(shareOfKind(trained)), leader, now, leads: percent(shareOf(leader)),
+      leader, now, leads: percent(shareOf(leader)),
       a_word: Words.aWordFor(truth, language.groups),
       of_kind: percent(shareOfKind(before)), left: percent(shareOfKind(after)), only: isLess ? "only " : "",
       rule: Words.ofVerb(seen.state.words, language), kind: Words.nameOfKind(truth, language.groups),
@@ -242,15 +238,8 @@ const Story = (() => {
 
   // Step 6, by which head has the job in which training.
   function ofSeeds({ state }, text) {
-    const role = roleAt("0", asked ?? state);
-    const isFound = havingRole(state.run, role) !== null;
-    if (!Runs.get(state.run).recorded) {
-      const { title, found, not_yet } = text.on;
-      if (Runs.lastStep(state.run) < whole) return { title, says: isFound ? found : not_yet };
-      return isFound ? text.own : text.never;
-    }
-    if (!won.has(6)) return text;
-    return havingRole("1", role) ? text.then : text.gone;
+    if (state.run === "0") return text;
+    return inSecond() ? text.then : text.gone;
   }
 
   // ---- one head
@@ -323,7 +312,6 @@ const Story = (() => {
 
   function go(step) {
     if (step < 1 || step > count || (step > here() && !isAnswered())) return;
-    Grow.pause();
     act(scene(step, seen.state), `step ${step}`);
     scrollTo({ top: 0 });
     byId("title").focus({ preventScroll: true });
@@ -350,7 +338,7 @@ const Story = (() => {
       if (Boolean(step) === (link.id !== "to-own")) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
-    const key = JSON.stringify([now.state, now.stop.step, Runs.lastStep(now.state.run), [...won]]);
+    const key = JSON.stringify([now.state, [...won]]);
     if (drawn === key) return; // not under the hands of who is typing
     drawn = key;
     drawStep(step, now);
@@ -367,8 +355,8 @@ const Story = (() => {
     const { more = () => [], tells } = STEPS[step - 1] ?? {};
     const text = texts[step - 1] ?? texts.at(-1).alone;
     const isAsked = now.after !== null || step === 3 || step >= 5 || step === 0;
-    const isOwn = !Runs.get(now.state.run).recorded;
-    byId("look").classList.toggle("grows", (step === 6 && won.has(6)) || isOwn);
+    if (step === 6) asked ??= headToAsk(now.state);
+    byId("look").classList.toggle("second-run", now.state.run === "1");
     const filled = values(now);
     const empty = { title: "Nothing is hidden.", says: "Choose a word of the sentence, and hide it." };
     const { title, says } = !isAsked ? empty : tells ? tells(now, text) : text;
@@ -379,7 +367,6 @@ const Story = (() => {
 
   function start(app, onAct) {
     [act, language, texts, landings] = [onAct, app.language, app.data.story, app.data.landings];
-    whole = app.data.grow.recipe.steps;
     on("back", "click", () => go(here() - 1));
     on("next", "click", () => go(here() + 1));
     addEventListener("keydown", turn);
@@ -389,5 +376,5 @@ const Story = (() => {
 
   const open = () => (won.has(1) || landings.length < 2 ? landings : landings.slice(1));
 
-  return { start, draw, scene, stepOf, isOpen, here, framed, ofKind, kindBar, askerOf, ofHead, landing, landings: open };
+  return { start, draw, scene, stepOf, isOpen, here, ofKind, kindBar, askerOf, ofHead, landing, landings: open };
 })();

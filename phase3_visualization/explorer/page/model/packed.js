@@ -44,5 +44,5 @@ const Packed = (() => {
     return found;
   }
 
-  return { bytes, numbers };
+  return { numbers };
 })();
