@@ -23,7 +23,6 @@ import torch
 from phase3_visualization.explorer import write_page
 from phase3_visualization.explorer.models import as_packed
 from shared import paths
-from shared.publishing import live_page
 from shared.publishing.report.write_pages import TRY
 from shared.tests.helpers import as_if_trained, axe_violations, in_torch, open_watched
 from shared.toy_language import INDEX, MASK_ID, PAD_ID, START_ID, VOCABULARY, encode
@@ -531,21 +530,6 @@ def test_no_address_gives_the_first_bet_away(browser, explorer_address, explorer
     else:
         assert now["words"] != list(first["words"])
     page.close()
-
-
-def test_the_film_of_readme_shows_a_guess_that_falls(browser, explorer_address):
-    tab = browser.new_page(viewport=live_page.SIZE)
-    tab.goto(explorer_address)
-    images = live_page.in_the_same_colors(live_page.frames_of(tab))
-    assert len(images) == sum(tenths for _, tenths in live_page.SCENES)
-    assert state(tab)["story"] == 2 and len(state(tab)["removed"]) == 1
-    stills = {id(image) for image in images}
-    assert 4 <= len(stills) <= 1 + 3 * live_page.MOVING
-    ends = itertools.accumulate(tenths for _, tenths in live_page.SCENES)
-    scenes = [images[end - 1] for end in ends]
-    for one, other in itertools.pairwise(scenes):
-        assert (one != other).any()
-    tab.close()
 
 
 SLIDES = """() => new Promise((done) => {

@@ -4,9 +4,9 @@
 
 What a run makes is not in git, so that a run leaves no trace. visualizations/gallery/ is, and only
 this command writes it: exactly the pictures that a README links to. Some it draws itself, from the
-record: those of the front door (seven.py), and two for which a run has too few seeds. The film of
-the live page (live_page.py) needs the browser extra and Chromium. The SVG files of the gallery are
-drawn by hand, so this command leaves them alone.
+record: those of the front door (seven.py), and two for which a run has too few seeds. The SVG files
+of the gallery are drawn by hand, and the film of the live page is recorded by hand, so this command
+leaves them alone (.github/CONTRIBUTING.md).
 """
 
 import argparse
@@ -18,9 +18,10 @@ from pathlib import Path
 from shared import cli, paths
 from shared.evidence import record
 from shared.experiment import Results
-from shared.publishing import live_page, record_links, seven
+from shared.publishing import record_links, seven
 
 MORE_SEEDS = ("phase2_multi_head.heads.how_many_heads",)
+FILM = "phase3/live_page.gif"  # recorded by hand
 SHOWN = re.compile(r"visualizations/gallery/([\w/]+\.(?:png|gif|svg))")
 
 
@@ -30,6 +31,11 @@ def linked_pictures() -> list[str]:
     for page in record_links.pages():
         names.update(SHOWN.findall(page.read_text(encoding="utf-8")))
     return sorted(names)
+
+
+def is_made_by_hand(name: str) -> bool:
+    """Returns whether a picture of the gallery is one that no run draws."""
+    return name.endswith(".svg") or name == FILM
 
 
 def draw_without_a_run(options: argparse.Namespace) -> None:
@@ -45,7 +51,7 @@ def fill_gallery(output_dir: Path) -> int:
 
     Raises ValueError, before anything is changed, if the run did not draw one of them.
     """
-    names = [name for name in linked_pictures() if not name.endswith(".svg")]
+    names = [name for name in linked_pictures() if not is_made_by_hand(name)]
     drawn = {}
     for name in names:
         folder = paths.ANIMATIONS if name.endswith(".gif") else paths.PLOTS
@@ -54,7 +60,7 @@ def fill_gallery(output_dir: Path) -> int:
             raise ValueError(f"{name} is not drawn yet: run ./run_all.sh all first")
     gallery = paths.ROOT / paths.GALLERY
     for old in gallery.rglob("*.*"):
-        if old.suffix != ".svg":
+        if not is_made_by_hand(old.relative_to(gallery).as_posix()):
             old.unlink()
     for name in names:
         (gallery / name).parent.mkdir(parents=True, exist_ok=True)
@@ -68,9 +74,8 @@ def main(argv: list[str] | None = None) -> str:
     options = cli.parse(parser, argv)
     draw_without_a_run(options)
     try:
-        live_page.film(options.output_dir)
         count = fill_gallery(options.output_dir)
-    except (ImportError, ValueError) as error:
+    except ValueError as error:
         parser.error(str(error))
     return f"{count} pictures in {paths.GALLERY}"
 

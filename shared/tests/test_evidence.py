@@ -745,4 +745,21 @@ def test_the_gallery_on_disk_is_what_the_readmes_show():
     files = [path for path in gallery.rglob("*") if path.is_file()]
     there = sorted(path.relative_to(gallery).as_posix() for path in files)
     assert there == publish.linked_pictures()
-    assert max(path.stat().st_size for path in gallery.rglob("*.png")) <= 200_000
+    small = [gallery / publish.FILM, *gallery.rglob("*.png")]
+    assert max(path.stat().st_size for path in small) <= 200_000
+
+
+def test_publishing_leaves_alone_what_is_made_by_hand(tmp_path, monkeypatch):
+    by_hand = {publish.FILM, "phase1/machine.svg"}
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    monkeypatch.setattr(publish, "linked_pictures", lambda: ["phase4/new.gif", *by_hand])
+    gallery = tmp_path / paths.GALLERY
+    for name in (*by_hand, "phase4/old.gif"):
+        (gallery / name).parent.mkdir(parents=True, exist_ok=True)
+        (gallery / name).touch()
+    drawn = tmp_path / paths.ANIMATIONS / "phase4" / "new.gif"
+    drawn.parent.mkdir(parents=True)
+    drawn.touch()
+    assert publish.fill_gallery(tmp_path) == 1
+    there = [path for path in gallery.rglob("*") if path.is_file()]
+    assert {path.relative_to(gallery).as_posix() for path in there} == by_hand | {"phase4/new.gif"}
