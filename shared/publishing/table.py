@@ -95,19 +95,19 @@ DROPPED = """
 
 Seven more claims stood here. The course had become too large, so we dropped the experiments that
 nobody would miss, and these claims with them. No claim was dropped for its verdict. So that you can
-judge this, here is what the ten runs had said. Two of the four claims that came out true in no run
-are among these seven. Their rules and sources are in git's history
+judge this, here is what the ten runs had said. Of all our claims four had come out true in no run,
+and two of these four are here. The rules and sources of all seven are in git's history
 (`git show 07eb9ee:data/claims.md`).
 
-| what was said | in how many it came out true |
+| what was said | how often it came out true |
 |---|---|
 | A head that learned to find one fact among few fails more often among many, because softmax \
-spreads its weight, and sharper scores give half of that back. | 0 of 10 runs |
+spreads its weight, and sharper scores win half of the lost answers back. | 0 of 10 runs |
 | Heads of a small next-word model rest on the first token of a text. | 0 of 10 runs |
 | A published decoder that keeps only a window of tokens does far worse once the first tokens have \
 left it, and keeping four of them makes up for most of this. | 10 of 10 draws |
-| An induction head looks further back than in any training. | 10 of 10 runs |
-| With sinusoidal positions an induction head knows places, too, and not words alone. | \
+| An induction head looks further back than it ever had to in training. | 10 of 10 runs |
+| With sinusoidal positions an induction head goes by positions as well as by words. | \
 10 of 10 runs |
 | In a cache of 2 bits, keys that are rounded by channel do much less harm than keys that are \
 rounded by word. | 10 of 10 draws |
