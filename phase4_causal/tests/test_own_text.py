@@ -301,7 +301,7 @@ def test_only_the_second_copy_counts():
 # ---- the scripts
 
 
-def test_both_scripts_take_a_text_of_your_own(tmp_path, capsys, monkeypatch):
+def test_both_scripts_take_a_text_of_your_own(checkpoints, tmp_path, capsys, monkeypatch):
     for name in ("STEPS", "EARLY_STEPS", "TRAINING_STEPS"):
         monkeypatch.setattr(four_questions, name, 2)
     monkeypatch.setattr(four_questions, "SENTENCES", 3)
