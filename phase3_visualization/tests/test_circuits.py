@@ -307,6 +307,7 @@ def test_a_probe_is_asked_about_what_it_has_not_learned():
     assert decodable.probed(noise, kinds) < 0.4
     told = torch.cat([noise, F.one_hot(kinds, 4)], dim=1)
     assert decodable.probed(told, kinds) == 1
+    assert decodable.probed(told * 1e-6, kinds) == 1, "however small the numbers are"
     apart = told.clone()
     apart[200:, 12:] = apart[200:, 12:].roll(1, dims=1)
     assert decodable.probed(apart, kinds) < 0.1, "a probe that had learned the second half knows it"
