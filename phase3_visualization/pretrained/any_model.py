@@ -66,6 +66,17 @@ def capped_attention(
 
 
 @contextmanager
+def attention_named(model: nn.Module, name: str) -> Iterator[None]:
+    """Inside `with`, a model of the library asks for the attention function of this name."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation(name)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+@contextmanager
 def our_attention(model: nn.Module, attend: AttentionFunction = capped_attention) -> Iterator[None]:
     """Inside `with`, every layer of a model of the library computes its attention with `attend`.
 
@@ -115,13 +126,11 @@ def our_attention(model: nn.Module, attend: AttentionFunction = capped_attention
 
     transformers.AttentionInterface.register(NAME, called_by_library)
     transformers.AttentionMaskInterface.register(NAME, mask_for_library)
-    before = model.config._attn_implementation
     counting = model.register_forward_pre_hook(count_pass)
     try:
-        model.set_attn_implementation(NAME)
-        yield
+        with attention_named(model, NAME):
+            yield
     finally:
-        model.set_attn_implementation(before)
         counting.remove()
     layers = model.config.num_hidden_layers
     if counts["layers"] < counts["passes"] * layers:

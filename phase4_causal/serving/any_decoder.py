@@ -12,14 +12,14 @@ know no window. What else might go wrong is found by a trial with two short text
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from phase3_visualization.pretrained.any_model import attention_named
 from phase3_visualization.pretrained.language_model import library
 from phase4_causal.serving.paged_cache import PagedCache, Text, packed, paged_attention
 
@@ -62,18 +62,6 @@ def in_pages(
     return output.unsqueeze(0), None  # (N, H, d_k) -> (1, N, H, d_k)
 
 
-@contextmanager
-def attending_in_pages(network: nn.Module) -> Iterator[None]:
-    """Inside `with`, the layers of a model of the library call in_pages."""
-    library().AttentionInterface.register(NAME, in_pages)
-    before = network.config._attn_implementation
-    network.set_attn_implementation(NAME)
-    try:
-        yield
-    finally:
-        network.set_attn_implementation(before)
-
-
 class Decoder:
     """A decoder of the library with its tokenizer, as the engine takes it.
 
@@ -84,6 +72,7 @@ class Decoder:
     def __init__(self, network: nn.Module, tokenizer: Any) -> None:
         self.network = network
         self.tokenizer = tokenizer
+        library().AttentionInterface.register(NAME, in_pages)
         try:
             self.read_configuration()
             self.try_out()
@@ -152,7 +141,7 @@ class Decoder:
         self, tokens: Tensor, positions: Tensor, cache: PagedCache, texts: Sequence[Text]
     ) -> Tensor:
         """tokens (N,), positions (N,) -> (N, V)."""
-        with attending_in_pages(self.network):
+        with attention_named(self.network, NAME):
             output = self.network(
                 tokens[None],
                 position_ids=positions[None],
