@@ -47,6 +47,7 @@ TESTS = {
         "lessons",
         "measure",
         "oracles",
+        "refusals",
         "report",
         "running",
         "scripts",
