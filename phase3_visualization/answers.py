@@ -247,19 +247,20 @@ def patch_head(
 
     columns    patched * d_v to (patched + 1) * d_v, with d_v = d_model / H
     output     the corrupted text with these columns of the clean one, times w_o    (B, T, d_model)
-    leads      of output, clean @ w_o and corrupted @ w_o: the last position times direction, mean
+    difference of output, clean @ w_o and corrupted @ w_o: the last position times direction, mean
                over texts
-    restored   (lead - corrupted lead) / (clean lead - corrupted lead)              ()
+    restored   (patched - corrupted) / (clean - corrupted), of these differences    ()
 
     d_v = d_model // H
     mixed = corrupted.clone()
     for c in range(patched * d_v, (patched + 1) * d_v):
         mixed[:, :, c] = clean[:, :, c]  # of all texts and positions
     output = mixed @ w_o
-    lead = sum(output[b, T - 1] @ direction for b in range(B)) / B
-    clean_lead = sum(clean[b, T - 1] @ w_o @ direction for b in range(B)) / B
-    corrupted_lead = sum(corrupted[b, T - 1] @ w_o @ direction for b in range(B)) / B
-    restored = (lead - corrupted_lead) / (clean_lead - corrupted_lead)
+    difference = sum(output[b, T - 1] @ direction for b in range(B)) / B
+    clean_difference = sum(clean[b, T - 1] @ w_o @ direction for b in range(B)) / B
+    corrupted_difference = sum(corrupted[b, T - 1] @ w_o @ direction for b in range(B)) / B
+    lost = clean_difference - corrupted_difference
+    restored = (difference - corrupted_difference) / lost
 
     every H-th column patched: the d_v columns of a head stand together, from patched * d_v on
         torch.arange(len(w_o)) // d_v => torch.arange(len(w_o)) % num_heads
@@ -272,22 +273,23 @@ def patch_head(
     patched after w_o: w_o mixes the heads: put in the columns before it
         torch.where(columns, clean, corrupted) @ w_o => torch.where(columns, clean @ w_o, corrupted
         @ w_o)
-    share of the clean lead: restored is 0 where nothing changed, so subtract the corrupted lead
-    above and below
-        (lead - corrupted_lead) / (clean_lead - corrupted_lead) => lead / clean_lead
-    divided by the clean lead alone: no more can come back than clean lead - corrupted lead, so
-    divide by that
-        / (clean_lead - corrupted_lead) => / clean_lead
-    share lost, not restored: what came back is lead - corrupted lead
-        (lead - corrupted_lead) / => (clean_lead - lead) /
+    share of the clean difference: restored is 0 where nothing changed, so subtract the corrupted
+    difference above and below
+        (difference - corrupted_difference) / lost => difference / clean_difference
+    divided by the clean difference alone: no more can come back than clean - corrupted, so divide
+    by that
+        / lost => / clean_difference
+    share lost, not restored: what came back is patched - corrupted
+        (difference - corrupted_difference) / => (clean_difference - difference) /
     """
     d_v = len(w_o) // num_heads
     columns = torch.arange(len(w_o)) // d_v == patched  # (d_model,): those of the head
     output = torch.where(columns, clean, corrupted) @ w_o  # (B, T, d_model)
-    lead = (output[:, -1] @ direction).mean()  # (B, d_model) @ (d_model,) -> (B,) -> ()
-    clean_lead = ((clean @ w_o)[:, -1] @ direction).mean()
-    corrupted_lead = ((corrupted @ w_o)[:, -1] @ direction).mean()
-    return output, (lead - corrupted_lead) / (clean_lead - corrupted_lead)
+    difference = (output[:, -1] @ direction).mean()  # (B, d_model) @ (d_model,) -> (B,) -> ()
+    clean_difference = ((clean @ w_o)[:, -1] @ direction).mean()
+    corrupted_difference = ((corrupted @ w_o)[:, -1] @ direction).mean()
+    lost = clean_difference - corrupted_difference
+    return output, (difference - corrupted_difference) / lost
 
 
 def attribution_cases() -> list[Case]:

@@ -78,16 +78,16 @@ def patch_head(
                                       right word
     corrupted   (B, T, d_model)       the same for texts with another word in its place
     w_o         (d_model, d_model)    used as x @ w_o; all float64
-    direction   (d_model,)            lead of the right answer: the output at the last position ·
-                                      direction
+    direction   (d_model,)            logit difference, right less wrong: the output at the last
+                                      position · direction
     patched     the head, counted from 0; head h has the columns h · d_v to (h + 1) · d_v, with d_v
                 = d_model / H
     ->          output (B, T, d_model), restored (), a single number
 
     output is that of the corrupted texts, except that this head gives what it gave for the clean
-    ones, at all positions. restored says how much of the right answer is back: (lead - corrupted
-    lead) / (clean lead - corrupted lead), where each lead is the mean over the texts. At 1 the head
-    carries all that the answer needs, at 0 nothing of it.
+    ones, at all positions. restored says how much of the right answer is back: (patched -
+    corrupted) / (clean - corrupted), of logit differences, each the mean over the texts. At 1 the
+    head carries all that the answer needs, at 0 nothing of it.
     """
     raise NotImplementedError
 

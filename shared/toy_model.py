@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from shared.toy_language import MAX_LENGTH, VOCABULARY, encode
 
 # (d_model, num_heads) -> a module whose forward(x, mask=mask) gives the output (B, T, d_model) and
 # the weights (B, H, T, T)
 MakeAttention = Callable[[int, int], nn.Module]
-Change = Callable[[Tensor], Tensor | None]  # what `changed` does with a tensor
 
 
 def sinusoidal_positions(length: int, d_model: int) -> Tensor:
@@ -132,21 +132,22 @@ def weights_of(model: ToyTransformer, words: list[str]) -> Tensor:
     return torch.cat(layers).cpu()  # L x (1, H, T, T) -> (L, H, T, T)
 
 
-@contextmanager
-def changed(module: nn.Module, change: Change, *, read: bool = False) -> Iterator[None]:
-    """Within the block the module gives change(output) instead of its output.
+def patched(module: nn.Module, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+    """Inside `with`, the module gives change(output) instead of its output."""
+    return module.register_forward_hook(lambda _module, _inputs, output: change(output))
 
-    read=True: it gets change(input) instead of its input. A change that returns None, as
-    list.append does, only listens.
-    """
-    if read:
-        hook = module.register_forward_pre_hook(lambda _, inputs: change(inputs[0]))
-    else:
-        hook = module.register_forward_hook(lambda _module, _inputs, output: change(output))
-    try:
-        yield
-    finally:
-        hook.remove()
+
+def patched_input(module: nn.Module, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+    """Inside `with`, the module gets change(input) instead of its input."""
+    return module.register_forward_pre_hook(lambda _module, inputs: change(inputs[0]))
+
+
+@contextmanager
+def recorded_outputs(module: nn.Module) -> Iterator[list[Tensor]]:
+    """Inside `with`, each output of the module is appended to a list."""
+    outputs: list[Tensor] = []
+    with module.register_forward_hook(lambda _module, _inputs, output: outputs.append(output)):
+        yield outputs
 
 
 def in_double(model: ToyTransformer) -> ToyTransformer:

@@ -80,15 +80,15 @@ def read_and_patched(model: ToyTransformer, pairs: Pairs, subject: Tensor) -> li
         num_heads = block.attention.num_heads
         given = []
         for texts in (patching.clean, patching.corrupted):
-            at_verbs = texts.outputs(layer)[every, pairs.asked]  # (B, H * d_v)
+            at_verbs = texts.outputs(layer)[every, pairs.position]  # (B, H * d_v)
             given.append(at_verbs.unflatten(-1, (num_heads, -1)))
         both = torch.stack(given, dim=1).flatten(0, 1)  # (B, 2, H, d_v) -> (2 B, H, d_v)
         for head in range(num_heads):
             here = torch.zeros(*pairs.clean.shape, num_heads, dtype=torch.bool)  # (B, T, H)
-            here[every, pairs.asked, head] = True
+            here[every, pairs.position, head] = True
             part = patching.heads(layer, patching.clean.outputs(layer), here)
             read = probed(both[:, head], both_kinds)
-            found.append(Head(f"{layer}.{head}", read, patching.share(part)))
+            found.append(Head(f"{layer}.{head}", read, patching.restored(part)))
     return found
 
 

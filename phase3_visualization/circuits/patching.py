@@ -7,35 +7,30 @@ so in the answer:
     corrupted   the coin   <mask> in a lake      fell, for toys
 
 The model reads the corrupted text, but one part of it gives what it gave for the clean one. The
-lead of the clean answer is the logit of "swam" less that of "fell". How much of it is back?
+logit difference is the logit of "swam" less that of "fell". How much of it is back?
 
-    share restored  =  (lead - corrupted lead) / (clean lead - corrupted lead)
+    share restored  =  (patched - corrupted) / (clean - corrupted)      of logit differences
 
 1: the part carries all that the answer needs. 0: it carries nothing that the rest does not bring.
 """
 
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
 from shared.toy_language import MASK, encode
-from shared.toy_model import Change, ToyTransformer, changed
+from shared.toy_model import ToyTransformer, patched, patched_input, recorded_outputs
+
+Patch = Callable[[], AbstractContextManager]  # `with patch():` puts it in
 
 
-@dataclass(frozen=True)
-class Part:
-    """A part of a model, and what becomes of its output, or of its input if `read` is set."""
-
-    module: nn.Module
-    change: Change
-    read: bool = False
-
-
-def put_in(clean: Tensor, chosen: Tensor) -> Change:
-    """Returns the change that puts `clean` in place of the chosen heads at the chosen places.
+def put_in(clean: Tensor, chosen: Tensor) -> Callable[[Tensor], Tensor]:
+    """Returns a function that puts `clean` in place of the chosen heads at the chosen places.
 
     clean (B, T, H * d) and chosen, bool (B, T, H); axes of 1 broadcast. It fits all that holds the
     heads side by side: what w_o reads, and what w_q, w_k and w_v give.
@@ -66,11 +61,13 @@ class Pass:
 @torch.no_grad()
 def forward_pass(model: ToyTransformer, tokens: Tensor, mask: Tensor | None = None) -> Pass:
     """Runs the model on tokens (B, T), with all that is put into it meanwhile."""
-    values: list[Tensor] = []
-    with ExitStack() as listening:
-        for block in model.blocks:
-            listening.enter_context(changed(block.attention.w_v, values.append))
+    with ExitStack() as recordings:
+        records = [
+            recordings.enter_context(recorded_outputs(block.attention.w_v))
+            for block in model.blocks
+        ]
         logits, weights = model(tokens, mask)
+    values = [record[0] for record in records]
     return Pass(logits, weights, values)
 
 
@@ -78,18 +75,18 @@ def forward_pass(model: ToyTransformer, tokens: Tensor, mask: Tensor | None = No
 class Pairs:
     """Clean and corrupted texts (B, T), and what they are asked.
 
-    asked: the place of the question (B,); answers: the clean and the corrupted one (B, 2).
+    position: of the question (B,); answers: the clean and the corrupted one (B, 2).
     """
 
     clean: Tensor
     corrupted: Tensor
-    asked: Tensor
+    position: Tensor
     answers: Tensor
     mask: Tensor | None = None
 
-    def lead(self, logits: Tensor) -> float:
-        """How far the clean answer is ahead of the other, mean over pairs: logits (B, T, V)."""
-        at_question = logits[torch.arange(len(logits)), self.asked]  # (B, T, V) -> (B, V)
+    def logit_difference(self, logits: Tensor) -> float:
+        """Logit of the clean answer less that of the other, mean over pairs: logits (B, T, V)."""
+        at_question = logits[torch.arange(len(logits)), self.position]  # (B, T, V) -> (B, V)
         both = at_question.gather(1, self.answers)  # (B, V) -> (B, 2)
         return (both[:, 0] - both[:, 1]).mean().item()
 
@@ -101,58 +98,59 @@ def exchanged(clean: Tensor, one: int, other: int, period: int) -> Pairs:
     """
     corrupted = clean.clone()
     corrupted[:, [one, other]] = clean[:, [other, one]]
-    asked = torch.full((len(clean),), one + period)
-    return Pairs(clean, corrupted, asked, clean[:, [one + 1, other + 1]])
+    position = torch.full((len(clean),), one + period)
+    return Pairs(clean, corrupted, position, clean[:, [one + 1, other + 1]])
 
 
 class Patching:
-    """A model that has read pairs of texts, and now reads the corrupted ones with parts put in.
+    """A model that has read pairs of texts, and now reads the corrupted ones with patches.
 
     >>> patching = Patching(model, pairs)
     >>> all_heads_of_layer_0 = patching.heads(0, patching.clean.outputs(0))
-    >>> patching.share(all_heads_of_layer_0)
+    >>> patching.restored(all_heads_of_layer_0)
     """
 
     def __init__(self, model: ToyTransformer, pairs: Pairs) -> None:
         self.model, self.pairs = model, pairs
         self.clean = forward_pass(model, pairs.clean, pairs.mask)
         self.corrupted = forward_pass(model, pairs.corrupted, pairs.mask)
-        self.clean_lead = pairs.lead(self.clean.logits)
-        self.corrupted_lead = pairs.lead(self.corrupted.logits)
+        self.clean_difference = pairs.logit_difference(self.clean.logits)
+        self.corrupted_difference = pairs.logit_difference(self.corrupted.logits)
 
-    def lead(self, *parts: Part, tokens: Tensor | None = None) -> float:
-        """Lead of the clean answer with parts put into the corrupted texts or into `tokens`."""
+    def logit_difference(self, *patches: Patch, tokens: Tensor | None = None) -> float:
+        """Reads the corrupted texts, or `tokens`, with patches."""
         if tokens is None:
             tokens = self.pairs.corrupted
-        with ExitStack() as inside:
-            for part in parts:
-                inside.enter_context(changed(part.module, part.change, read=part.read))
-            computed = forward_pass(self.model, tokens, self.pairs.mask)
-        return self.pairs.lead(computed.logits)
+        with ExitStack() as patched_model:
+            for patch in patches:
+                patched_model.enter_context(patch())
+            logits = forward_pass(self.model, tokens, self.pairs.mask).logits
+        return self.pairs.logit_difference(logits)
 
-    def share(self, *parts: Part) -> float:
+    def restored(self, *patches: Patch) -> float:
         """Share of the clean answer that is restored."""
-        lost = self.clean_lead - self.corrupted_lead
-        return (self.lead(*parts) - self.corrupted_lead) / lost
+        lost = self.clean_difference - self.corrupted_difference
+        return (self.logit_difference(*patches) - self.corrupted_difference) / lost
 
-    def through(self, matrix: nn.Linear, receivers: Tensor, sent: Part) -> float:
+    def through(self, matrix: nn.Linear, receivers: Tensor, sent: Patch) -> float:
         """Path patching (Wang et al. 2022): share restored if one matrix alone reads what is sent.
 
         receivers: the heads whose matrix it is, bool (H,).
         """
-        given: list[Tensor] = []
-        self.lead(sent, Part(matrix, given.append))
-        return self.share(Part(matrix, put_in(given[0], receivers[None, None])))
+        with recorded_outputs(matrix) as outputs:
+            self.logit_difference(sent)
+        received = put_in(outputs[0], receivers[None, None])
+        return self.restored(partial(patched, matrix, received))
 
-    def heads(self, layer: int, outputs: Tensor, chosen: Tensor | None = None) -> Part:
-        """The part that gives these outputs (B, T, H * d_v) for all heads, or for the chosen ones.
+    def heads(self, layer: int, outputs: Tensor, chosen: Tensor | None = None) -> Patch:
+        """All heads, or the chosen ones, give these outputs (B, T, H * d_v).
 
         chosen: heads and places, bool (B, T, H).
         """
         attention = self.model.blocks[layer].attention
         if chosen is None:
             chosen = torch.ones(1, 1, attention.num_heads, dtype=torch.bool)
-        return Part(attention.w_o, put_in(outputs, chosen), read=True)
+        return partial(patched_input, attention.w_o, put_in(outputs, chosen))
 
 
 def main() -> None:
@@ -166,8 +164,8 @@ def main() -> None:
     print("One layer of four random heads. Which share of the answer does a head bring back?")
     for head in range(4):
         chosen = (torch.arange(4) == head)[None, None]  # (H,) -> (1, 1, H)
-        print(f"   head {head}    {patching.share(patching.heads(0, outputs, chosen)):5.2f}")
-    print(f"   all four  {patching.share(patching.heads(0, outputs)):5.2f}")
+        print(f"   head {head}    {patching.restored(patching.heads(0, outputs, chosen)):5.2f}")
+    print(f"   all four  {patching.restored(patching.heads(0, outputs)):5.2f}")
 
 
 if __name__ == "__main__":

@@ -48,21 +48,21 @@ def uses_of_heads(model: ToyTransformer, pairs: Pairs, subject: Tensor) -> list[
     found = []
     for layer, weights in enumerate(patching.clean.weights):
         blind_weights = weights.clone()
-        blind_weights[every, :, pairs.asked, subject] = 0  # nothing takes the subject's place
+        blind_weights[every, :, pairs.position, subject] = 0  # nothing takes the subject's place
         outputs = patching.clean.outputs(layer)
         pattern = patching.corrupted.outputs(layer, weights)
         blind = patching.clean.outputs(layer, blind_weights)
         num_heads = weights.size(1)
         for head in range(num_heads):
             here = torch.zeros(*pairs.clean.shape, num_heads, dtype=torch.bool)  # (B, T, H)
-            here[every, pairs.asked, head] = True
-            left = patching.lead(patching.heads(layer, blind, here), tokens=pairs.clean)
+            here[every, pairs.position, head] = True
+            left = patching.logit_difference(patching.heads(layer, blind, here), tokens=pairs.clean)
             use = Use(
                 name=f"head {layer}.{head}",
-                looks=weights[every, head, pairs.asked, subject].mean().item(),
-                output=patching.share(patching.heads(layer, outputs, here)),
-                pattern=patching.share(patching.heads(layer, pattern, here)),
-                blind=1 - left / patching.clean_lead,
+                looks=weights[every, head, pairs.position, subject].mean().item(),
+                output=patching.restored(patching.heads(layer, outputs, here)),
+                pattern=patching.restored(patching.heads(layer, pattern, here)),
+                blind=1 - left / patching.clean_difference,
             )
             found.append(use)
     return found

@@ -143,7 +143,7 @@ def planted_pairs(count: int, draw: torch.Generator) -> Pairs:
 def main() -> None:
     pairs = planted_pairs(1, torch.Generator().manual_seed(0))
     logits, did = run_planted(planted_model(), pairs.clean)
-    place = int(pairs.asked)
+    place = int(pairs.position)
     words = pairs.clean[0].tolist()
     print("The model reads", *words[: place + 1])
     for name, head in did.items():

@@ -66,8 +66,8 @@ class Unchanged:
 
     passes: dict[str, HeadPass]  # of the clean texts, by the name of the head
     output: Tensor  # logits of the clean texts
-    clean_lead: Tensor
-    corrupted_lead: Tensor
+    clean_difference: Tensor
+    corrupted_difference: Tensor
     loss: Tensor
 
 
@@ -76,7 +76,13 @@ def run_unchanged(model: PlantedModel, pairs: Pairs) -> Unchanged:
     output, passes = run_planted(model, pairs.clean)
     corrupted_output, _ = run_planted(model, pairs.corrupted)
     loss = certain_loss(model, pairs.clean)
-    return Unchanged(passes, output, pairs.lead(output), pairs.lead(corrupted_output), loss)
+    return Unchanged(
+        passes,
+        output,
+        pairs.logit_difference(output),
+        pairs.logit_difference(corrupted_output),
+        loss,
+    )
 
 
 def numbers_of_head(
@@ -90,8 +96,8 @@ def numbers_of_head(
     added = unchanged.passes[name].added
     # Into the corrupted texts goes what the head added to the clean ones.
     patched_output, _ = run_planted(model, pairs.corrupted, **{name: added})
-    restored = pairs.lead(patched_output) - unchanged.corrupted_lead
-    lost = unchanged.clean_lead - unchanged.corrupted_lead
+    restored = pairs.logit_difference(patched_output) - unchanged.corrupted_difference
+    lost = unchanged.clean_difference - unchanged.corrupted_difference
 
     def loss_with(other: Tensor) -> Tensor:
         """Returns the loss if the head adds this (B, T, d_model)."""
@@ -104,7 +110,7 @@ def numbers_of_head(
         "weight × |v|": largest_product(weights, values),
         "weight × |v W_O|": largest_product(weights, values @ head.output),
         "K-composition": key_composition(head, heads["induction"]),
-        "direct logit attribution": pairs.lead(added @ model.guess),
+        "direct logit attribution": pairs.logit_difference(added @ model.guess),
         "gradient at a gate": gate.grad.abs(),
         "zero ablation": loss_with(0 * added) - unchanged.loss,
         "mean ablation": loss_with(added.mean(dim=0)) - unchanged.loss,

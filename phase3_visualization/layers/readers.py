@@ -38,7 +38,7 @@ from shared.toy_language import (
     Sentence,
     encode,
 )
-from shared.toy_model import ToyTransformer, changed
+from shared.toy_model import ToyTransformer, recorded_outputs
 
 TRIED_ON = 120  # held-out sentences on which methods were developed; the numbers are of others
 
@@ -132,10 +132,9 @@ def leave_one_out(model: ToyTransformer, case: HiddenWord) -> Tensor:
 @torch.enable_grad()
 def gradient_lengths(model: ToyTransformer, case: HiddenWord) -> Tensor:
     """Length of the gradient of the loss on the hidden word at each word's embedding -> (T,)."""
-    seen: list[Tensor] = []
-    with changed(model.embedding, seen.append):
+    with recorded_outputs(model.embedding) as embeddings:
         loss = hidden_loss(model, [case.tokens()], case)
-    (gradient,) = torch.autograd.grad(loss.sum(), seen)
+    (gradient,) = torch.autograd.grad(loss.sum(), embeddings)
     return gradient[0].norm(dim=-1).double().cpu()  # (1, T, d_model) -> (T,)
 
 

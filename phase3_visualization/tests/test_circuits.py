@@ -28,7 +28,7 @@ from shared.grammar.best_reader import sentence_log_probability
 from shared.head_statistics import composed
 from shared.tests.helpers import near
 from shared.toy_language import MASK_ID, decode, encode
-from shared.toy_model import ToyTransformer, changed
+from shared.toy_model import ToyTransformer, patched, patched_input
 from shared.training import Recipe
 
 HEADS, WIDTH = 3, 5
@@ -56,7 +56,7 @@ def test_one_head_at_one_place_is_put_in_as_by_hand():
     to_stream = first.attention.w_o
     chosen = torch.zeros(2, 7, HEADS, dtype=torch.bool)
     chosen[1, 3, 2] = chosen[0, 6, 0] = True
-    with changed(to_stream, put_in(clean.outputs(0), chosen), read=True):
+    with patched_input(to_stream, put_in(clean.outputs(0), chosen)):
         logits = forward_pass(model, tokens).logits
     x = model.embed(tokens) + to_stream.bias
     for b, place, head in itertools.product(range(2), range(7), range(HEADS)):
@@ -67,7 +67,7 @@ def test_one_head_at_one_place_is_put_in_as_by_hand():
     x, _ = model.blocks[1](x + first.feed_forward(first.feed_forward_norm(x)))
     near(logits, read_with_lens(model, x))
     assert (logits - own.logits).abs().max() > 1e-3
-    with pytest.raises(RuntimeError, match="inside"), changed(model.embedding, torch.zeros_like):
+    with pytest.raises(RuntimeError, match="inside"), patched(model.embedding, torch.zeros_like):
         raise RuntimeError("inside")
     assert torch.equal(forward_pass(model, tokens).logits, own.logits), "all is as it was"
 
@@ -84,8 +84,8 @@ def test_pairs_differ_in_the_subject_and_both_are_sentences_of_the_grammar(pairs
         assert (pairs.clean[n] != pairs.corrupted[n]).nonzero().tolist() == [[subjects[n]]]
         for i, j in itertools.product(range(2), range(2)):
             tokens = (pairs.clean, pairs.corrupted)[i][n, :length].clone()
-            assert tokens[pairs.asked[n]] == MASK_ID
-            tokens[pairs.asked[n]] = pairs.answers[n, j]
+            assert tokens[pairs.position[n]] == MASK_ID
+            tokens[pairs.position[n]] = pairs.answers[n, j]
             fits = math.isfinite(sentence_log_probability(decode(tokens.tolist())))
             assert fits == (i == j), "each subject has its own verb, and not the other"
 
@@ -93,15 +93,15 @@ def test_pairs_differ_in_the_subject_and_both_are_sentences_of_the_grammar(pairs
 def test_all_heads_together_restore_everything(pairs_and_subjects):
     pairs, _ = pairs_and_subjects
     patching = Patching(model_of(), pairs)
-    every = torch.arange(len(pairs.asked))
+    every = torch.arange(len(pairs.position))
     sure = torch.zeros_like(patching.clean.logits)
-    sure[every, pairs.asked, pairs.answers[:, 0]] = 2
-    assert pairs.lead(sure) == 2
+    sure[every, pairs.position, pairs.answers[:, 0]] = 2
+    assert pairs.logit_difference(sure) == 2
     here = torch.zeros(*pairs.clean.shape, 1, dtype=torch.bool)
-    here[every, pairs.asked] = True
+    here[every, pairs.position] = True
     both = [patching.heads(layer, patching.clean.outputs(layer), here) for layer in (0, 1)]
-    assert patching.share(*both) == pytest.approx(1, abs=1e-10)
-    assert patching.share() == pytest.approx(0, abs=1e-10)
+    assert patching.restored(*both) == pytest.approx(1, abs=1e-10)
+    assert patching.restored() == pytest.approx(0, abs=1e-10)
 
 
 def test_a_lone_head_restores_everything_alone(pairs_and_subjects):
@@ -115,7 +115,7 @@ def test_a_lone_head_restores_everything_alone(pairs_and_subjects):
     for head in others:
         assert [head.output, head.blind] == pytest.approx([0, 0], abs=1e-10)
     (weights,) = forward_pass(model, pairs.clean, pairs.mask).weights
-    looks = weights[torch.arange(len(subjects)), :, pairs.asked, subjects].mean(dim=0)
+    looks = weights[torch.arange(len(subjects)), :, pairs.position, subjects].mean(dim=0)
     near([head.looks for head in (lone, *others)], looks.tolist())
     nn.init.zeros_(attention.w_k.weight)  # all keys alike: weights are even in both texts
     for head in uses_of_heads(model, pairs, subjects):
@@ -172,7 +172,7 @@ def test_the_planted_model_is_right_on_every_repetition():
         assert LOGITS[n, 12:-1].argmax(dim=-1).tolist() == text[13:]
         right = corrupted[corrupted.index(text[3]) + 1]
         assert TEXTS.answers[n].tolist() == [text[4], right]
-        assert other[n, TEXTS.asked[n]].argmax() == right
+        assert other[n, TEXTS.position[n]].argmax() == right
 
 
 def test_planted_heads_look_where_they_were_made_to():
@@ -238,7 +238,7 @@ def test_what_methods_say_of_planted_heads():
     near(said["zero ablation"][:2].tolist(), [lost - usual, 0])
     near(said["activation patching"], torch.tensor([1, 0, 1]).double(), 1e-3)
     near(said["direct logit attribution"] / 8, torch.tensor([0, 0, 1]).double(), 1e-3)
-    one = Pairs(TEXTS.clean[:1], TEXTS.corrupted[:1], TEXTS.asked[:1], TEXTS.answers[:1])
+    one = Pairs(TEXTS.clean[:1], TEXTS.corrupted[:1], TEXTS.position[:1], TEXTS.answers[:1])
     alone = which_methods.answers_of_methods(MODEL, one)["mean ablation"]
     assert said["mean ablation"][0] > 1
     assert alone.abs().max() < 1e-12, "the mean of one is itself"

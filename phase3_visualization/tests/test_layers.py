@@ -22,7 +22,7 @@ from shared.grammar.best_reader import hidden_word_distribution, sentence_log_pr
 from shared.grammar.scores import with_relations
 from shared.tests.helpers import near
 from shared.toy_language import INDEX, TOY_SENTENCE, VOCABULARY, encode, tokenize
-from shared.toy_model import ToyTransformer, changed
+from shared.toy_model import ToyTransformer, patched
 from shared.training import Recipe, Trained
 from shared.visualization_utils import BLUE, GREY
 
@@ -95,7 +95,7 @@ def test_gradients_are_how_fast_the_loss_changes_with_an_embedding(model):
         """The loss when the embedding of "sat", at its place alone, is moved."""
         moved = torch.zeros(1, 6, 15).double()
         moved[0, 2] = change
-        with changed(model.embedding, moved.add):
+        with patched(model.embedding, moved.add):
             return loss_on_cats(model).item()
 
     steps = 1e-6 * torch.eye(15).double()

@@ -76,7 +76,7 @@ def by_path(patching: Patching, senders: Tensor, receivers: Tensor) -> Numbers:
         "by path, queries": patching.through(attention.w_q, receivers, sent),
         "by path, keys": patching.through(attention.w_k, receivers, sent),
         "by path, values": patching.through(attention.w_v, receivers, sent),
-        "by path, past layer 1": patching.share(sent, rest),
+        "by path, past layer 1": patching.restored(sent, rest),
     }
 
 

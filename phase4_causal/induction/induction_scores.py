@@ -29,7 +29,7 @@ from phase4_causal.causal_attention import CausalSelfAttention
 from shared.head_statistics import relation_weight
 from shared.optimization import fit
 from shared.toy_language import SPECIAL
-from shared.toy_model import ToyTransformer, changed
+from shared.toy_model import ToyTransformer, patched_input
 
 SYMBOLS = 64  # words in use
 LENGTH = 33  # words of a sequence
@@ -216,5 +216,5 @@ def quality_without(model: ToyTransformer, tokens: Tensor, layer: int, heads: Te
     given = (
         forward_pass(model, tokens[:, :-1]).outputs(layer).mean(dim=0)
     )  # (N, T, H * d_v) -> (T, H * d_v)
-    with changed(model.blocks[layer].attention.w_o, put_in(given, heads), read=True):
+    with patched_input(model.blocks[layer].attention.w_o, put_in(given, heads)):
         return quality(*where_certain(model, tokens))

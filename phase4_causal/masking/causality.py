@@ -26,7 +26,7 @@ from shared.attention_utils import causal_mask
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_language import START, START_ID, encode
-from shared.toy_model import MakeAttention, ToyTransformer, changed
+from shared.toy_model import MakeAttention, ToyTransformer, recorded_outputs
 from shared.visualization_utils import QUIET, RED, plot_mask, readable, token_labels
 
 
@@ -72,13 +72,12 @@ def influence(model: ToyTransformer, tokens: Tensor) -> Tensor:
 
     A row for each position, a column for each word; tokens (1, T).
     """
-    embedded: list[Tensor] = []
-    with changed(model.embedding, embedded.append):
+    with recorded_outputs(model.embedding) as embeddings:
         logits, _ = model(tokens)
     rows = []
     for i in range(tokens.size(1)):
         said = logits[:, i].square().sum()
-        (slope,) = torch.autograd.grad(said, embedded[0], retain_graph=True)
+        (slope,) = torch.autograd.grad(said, embeddings[0], retain_graph=True)
         rows.append(slope[0].abs().amax(dim=-1))  # (1, T, d_model) -> (T,)
     return torch.stack(rows)
 

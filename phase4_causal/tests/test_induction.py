@@ -17,7 +17,7 @@ from phase4_causal.induction.induction_scores import HEADS_A_LAYER as HEADS
 from phase4_causal.induction.induction_scores import untrained_repeater
 from shared import charts
 from shared.attention_utils import causal_mask
-from shared.toy_model import changed
+from shared.toy_model import patched_input
 from shared.visualization_utils import BLUE
 
 MODEL = untrained_repeater(3).double()
@@ -103,7 +103,7 @@ def test_mean_ablation_takes_away_what_depends_on_the_words(layer):
     for place in range(tokens.size(1)):  # of outputs (N, T, H, d_v)
         for head in (0, 2):
             outputs[:, place, head] = sum(outputs[:, place, head]) / len(tokens)
-    with changed(MODEL.blocks[layer].attention.w_o, lambda _: outputs.flatten(2), read=True):
+    with patched_input(MODEL.blocks[layer].attention.w_o, lambda _: outputs.flatten(2)):
         expected = loss(MODEL, TOKENS)
     heads = torch.tensor([True, False, True, False])
     found = task.quality_without(MODEL, TOKENS, layer, heads).nats
@@ -241,7 +241,7 @@ def test_scores_of_tables_that_are_known():
 
 def test_texts_differ_in_two_words_and_ask_for_what_follows_one_of_them():
     pairs = task.exchanged_words(200, torch.Generator().manual_seed(5))
-    rows = (pairs.clean, pairs.corrupted, pairs.asked, pairs.answers)
+    rows = (pairs.clean, pairs.corrupted, pairs.position, pairs.answers)
     for clean, corrupted, asked, answers in zip(*(x.tolist() for x in rows), strict=True):
         assert sum(a != b for a, b in zip(clean, corrupted, strict=True)) == 2
         for text, answer in zip((clean, corrupted), answers, strict=True):
@@ -278,8 +278,8 @@ def test_paths_are_what_a_forward_pass_by_hand_gives(model):
         heads = torch.where(receivers[:, None, None], attended(second, *streams), plain)
         stream = stream + second.attention.w_o(merge_heads(heads))
         logits = model.output_norm(stream) @ model.embedding.weight.T + model.output_bias
-        low, high = patching.corrupted_lead, patching.clean_lead
-        return (pairs.lead(logits) - low) / (high - low)
+        low, high = patching.corrupted_difference, patching.clean_difference
+        return (pairs.logit_difference(logits) - low) / (high - low)
 
     expected = {
         "by path, queries": share(corrupted, sent, corrupted, corrupted),
