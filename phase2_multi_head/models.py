@@ -1,8 +1,8 @@
 """Which models does this phase train?
 
 Two layers of four heads and one layer of several guess hidden words. Two layers guess next words,
-with an attention of choice. A single block must look at two places at once, which is a task of
-shared/tasks.py.
+with an attention of choice. A single block must look at two places at once, as
+two_places.py of phase 1 asks it.
 """
 
 import argparse
@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from phase1_single_head.parts.two_places import TwoPlaces
 from phase2_multi_head.block.gated_attention import GatedAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import checkpoints, training
 from shared.optimization import fit
-from shared.tasks import TwoPlaces
 from shared.toy_model import MakeAttention, feed_forward
 from shared.training import LITTLE_DECAY, Recipe, Trained, variant
 

@@ -13,9 +13,9 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from phase1_single_head.before.additive import AdditiveAttention, LuongAttention
 from phase1_single_head.parts.cross_attention import CrossAttention
+from phase1_single_head.parts.facts import train_lookup
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Run
-from shared.tasks import train_lookup
 
 SCORINGS = {
     "dot": LuongAttention,

@@ -16,11 +16,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from phase1_single_head.order.position_encodings import RotarySelfAttention
+from phase1_single_head.order.reverse_and_copy import (
+    COPY,
+    FIRST_PLACE,
+    REVERSE,
+    SymbolMover,
+    train_mover,
+)
 from phase1_single_head.self_attention import SelfAttention
 from shared import charts
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.tasks import COPY, FIRST_PLACE, REVERSE, SymbolMover, train_mover
 from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE
 
 COLORS = {"none": GREY, "sinusoidal": BLUE, "learned": ORANGE, "rotary": GREEN}

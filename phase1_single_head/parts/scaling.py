@@ -18,12 +18,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from phase1_single_head.parts.two_places import TwoPlaces, right_at_end, train_two_places
 from phase1_single_head.parts.undivided import FoldedSelfAttention, UndividedSelfAttention
 from phase1_single_head.self_attention import SelfAttention, masked_softmax
 from shared import charts
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.tasks import TwoPlaces, right_at_end, train_two_places
 from shared.visualization_utils import BLUE, ORANGE, RED, label_ends
 
 DRAWN = (8, 16, 32, 64, 128)  # d_k of the random vectors, as far as the picture shows them

@@ -10,9 +10,9 @@ from phase1_single_head.order.position_encodings import (
     rotary,
     sinusoidal_by_loops,
 )
+from phase1_single_head.order.reverse_and_copy import COPY, FIRST_PLACE, REVERSE, SymbolMover
 from phase1_single_head.self_attention import SelfAttention
 from shared.attention_utils import causal_mask
-from shared.tasks import COPY, FIRST_PLACE, REVERSE, SymbolMover
 from shared.tests.helpers import D_K, T_K, T_Q, B, near
 from shared.toy_language import TOY_SENTENCE, VOCABULARY, encode
 from shared.toy_model import sinusoidal_positions

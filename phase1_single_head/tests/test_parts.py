@@ -9,10 +9,11 @@ import torch.nn.functional as F
 
 from phase1_single_head.parts import queries_and_keys, scaling
 from phase1_single_head.parts.cross_attention import CrossAttention
+from phase1_single_head.parts.facts import MOST_FACTS, NOUNS, Facts, Lookup, draw_facts
+from phase1_single_head.parts.two_places import TwoPlaces, train_two_places
 from phase1_single_head.parts.undivided import FoldedSelfAttention, UndividedSelfAttention
 from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
 from shared.attention_utils import causal_mask
-from shared.tasks import MOST_FACTS, NOUNS, Facts, Lookup, TwoPlaces, draw_facts, train_two_places
 from shared.tests.helpers import D_K, T_Q, B, near, qkv
 
 

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from phase1_single_head.parts.two_places import TwoPlaces
 from phase2_multi_head.heads.head_importance import (
     LayerAndHead,
     Sampled,
@@ -25,7 +26,6 @@ from phase2_multi_head.models import load_multi_head_model, train_two_lookups
 from shared import training
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Run
-from shared.tasks import TwoPlaces
 
 TOLERANCE = 0.01  # nats that the loss may rise
 STEPS = 200  # of two look-ups

@@ -14,10 +14,10 @@ the same for all three models.
 
 import torch
 
+from phase1_single_head.parts.two_places import TwoPlaces
 from phase2_multi_head.models import train_two_lookups
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Run
-from shared.tasks import TwoPlaces
 
 ENOUGH = 0.9  # of the answers are right
 MODELS = {

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from phase1_single_head.parts.facts import NOUNS
 from phase2_multi_head.heads.head_importance import (
     Sampled,
     language_model,
@@ -31,7 +32,6 @@ from shared import training
 from shared.attention_utils import causal_mask, padding_mask
 from shared.grammar.best_reader import KIND
 from shared.grammar.scores import DIRECTIONS, relation_name
-from shared.tasks import NOUNS
 from shared.toy_language import MASK_ID, SPECIAL, START_ID, VERBS, Sentence, encode
 from shared.training import Trained
 

@@ -22,6 +22,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from phase1_single_head.order.reverse_and_copy import REVERSE, SymbolMover, train_mover
+from phase1_single_head.parts.two_places import train_two_places
 from phase1_single_head.parts.undivided import UndividedSelfAttention
 from phase1_single_head.self_attention import SelfAttention
 from phase2_multi_head.models import MULTI_HEAD_RECIPE
@@ -30,7 +32,6 @@ from shared import checkpoints
 from shared.experiment import Run
 from shared.grammar import roles
 from shared.grammar.scores import relation_name
-from shared.tasks import REVERSE, SymbolMover, train_mover, train_two_places
 from shared.toy_model import ToyTransformer
 from shared.training import Recipe, Trained
 

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from phase1_single_head.order.reverse_and_copy import SymbolMover
+from phase1_single_head.parts.two_places import TwoPlaces
 from phase3_visualization.explorer import examples, models
 from shared.evidence import findings, record
 from shared.paths import HOME, place
-from shared.tasks import SymbolMover, TwoPlaces
 from shared.toy_language import SPECIAL, VOCABULARY
 from shared.training import Trained
 

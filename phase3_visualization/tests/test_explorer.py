@@ -18,12 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from phase1_single_head.order.reverse_and_copy import SymbolMover
+from phase1_single_head.parts.two_places import TwoPlaces
 from phase2_multi_head.models import MULTI_HEAD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer import examples, models, wagers, write_page
 from shared import cli, paths, training
 from shared.publishing.report.lessons import rendered, sources
-from shared.tasks import SymbolMover, TwoPlaces
 from shared.tests.faults import FAULTS, replaced
 from shared.tests.helpers import in_torch, near, open_watched, small_records
 from shared.toy_language import (

@@ -1,5 +1,5 @@
 /* The transformer of this page, put together from pieces.js: the toy transformer of shared/toy_model.py, and the small
-   models of shared/tasks.py.
+   models of two_places.py and reverse_and_copy.py in phase 1.
 
        tokens -> embedding + position -> per layer [x + attention(norm(x)), x + feed_forward(norm(x))] -> norm -> logits
 
