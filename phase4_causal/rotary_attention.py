@@ -13,7 +13,7 @@ key has met. So, for a text s times as long, turns are slowed when the model is 
 
 Or a text is read through a cache of fixed size, and places are counted in that (rolling_cache.py).
 
-    python phase4_causal/serving/rotary_attention.py
+    python phase4_causal/rotary_attention.py
 """
 
 import math

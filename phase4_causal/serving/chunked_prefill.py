@@ -6,7 +6,7 @@ is counted in passes and in the tokens that they compute, since seconds differ f
 machine: time to first token, from asking to the first token of the answer, and time per token, from
 one token to the next. Every text is compared with the library's own.
 
-    python phase4_causal/serving/real_model.py
+    python phase4_causal/serving/chunked_prefill.py
 """
 
 import random

@@ -1,12 +1,12 @@
 """How many words does a large model write in one pass, if a small one drafts?
 
-With drafts that are kept or replaced as in drafts.py, the large model writes what it would have
-written alone: the tests add up all branches. What differs is how often it is asked. The large model
-is the causal model of this phase. The small one has one layer of half the width and is trained for
-a quarter of the time. Temperature changes how alike they are. Passes are counted, not seconds:
-models as small as these spend their time elsewhere.
+With drafts that are kept or replaced as in speculative_decoding.py, the large model writes what it
+would have written alone: the tests add up all branches. What differs is how often it is asked. The
+large model is the causal model of this phase. The small one has one layer of half the width and is
+trained for a quarter of the time. Temperature changes how alike they are. Passes are counted, not
+seconds: models as small as these spend their time elsewhere.
 
-    python phase4_causal/serving/speculative.py
+    python phase4_causal/serving/acceptance_rate.py
 """
 
 import argparse
@@ -15,7 +15,7 @@ import torch
 
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.models import load_causal_model
-from phase4_causal.serving.drafts import chooser, speculate
+from phase4_causal.serving.speculative_decoding import chooser, speculate
 from phase4_causal.writing.sampling import Sampling
 from shared import checkpoints
 from shared.evidence.claims import Numbers

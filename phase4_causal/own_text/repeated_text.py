@@ -6,7 +6,7 @@
 In the first copy everything is new. In the second the next token is certain for whoever remembers.
 The same three numbers are asked of any model that gives logits and the weights of its layers.
 
-    python phase4_causal/own_text/twice.py
+    python phase4_causal/own_text/repeated_text.py
 """
 
 from collections.abc import Callable

@@ -11,7 +11,7 @@ So each word is distributed as p, whatever the draft is: min(p, q) of it comes f
 what is missing from the second (Leviathan et al. 2023, algorithm 1; Chen et al. 2023, theorem 1). A
 bad draft costs time and no quality.
 
-    python phase4_causal/serving/drafts.py
+    python phase4_causal/serving/speculative_decoding.py
 """
 
 from collections.abc import Callable
