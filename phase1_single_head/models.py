@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from phase1_single_head.self_attention import SelfAttention
-from shared import checkpoints
 from shared.attention_utils import padding_mask
 from shared.toy_language import MASK, VERBS, decode, encode, pad_batch
 from shared.toy_model import ToyTransformer, in_double
-from shared.training import LITTLE_DECAY, Recipe, Trained
+from shared.training.checkpoints import trained_model
+from shared.training.recipes import LITTLE_DECAY, Recipe, Trained
 
 SINGLE_HEAD_RECIPE = Recipe(
     "single_head_model",
@@ -36,7 +36,7 @@ def make_single_head(d_model: int, num_heads: int) -> SelfAttention:
 
 def load_single_head_model(options: argparse.Namespace, seed: int | None = None) -> Trained:
     """Returns the model, trained now if there is no checkpoint of it."""
-    return checkpoints.trained_model(SINGLE_HEAD_RECIPE, make_single_head, options, seed)
+    return trained_model(SINGLE_HEAD_RECIPE, make_single_head, options, seed)
 
 
 # ---- a hidden word

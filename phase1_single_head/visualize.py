@@ -27,11 +27,12 @@ from phase1_single_head.models import (
     load_single_head_model,
     most_asked,
 )
-from shared import checkpoints, cli, paths
+from shared import cli, paths
 from shared.attention_utils import normalized_entropy
 from shared.toy_language import tokenize
 from shared.toy_model import weights_of
-from shared.training import Trained
+from shared.training.checkpoints import save_tensors
+from shared.training.recipes import Trained
 from shared.visualization_utils import (
     BLUE,
     GREY,
@@ -217,7 +218,7 @@ def main(argv: list[str] | None = None) -> str:
     saved = {}
     for text in options.all_sentences:
         saved[text] = weights_of(trained.model, tokenize(text))[0, 0]
-    checkpoints.save_tensors(saved, options.output_dir / paths.PROCESSED / "attention_weights.pt")
+    save_tensors(saved, options.output_dir / paths.PROCESSED / "attention_weights.pt")
     figure, caption = draw_heatmap(trained, options.words)
     save_plot(options, "phase1/attention_heatmap", figure, caption)
     save_plot(options, "phase1/qkv_flow", *draw_flow(trained, options.words))

@@ -16,10 +16,11 @@ from torch import Tensor
 from phase1_single_head.parts.two_places import TwoPlaces
 from phase2_multi_head.block.gated_attention import GatedAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared import checkpoints, training
-from shared.optimization import fit
 from shared.toy_model import MakeAttention, feed_forward
-from shared.training import LITTLE_DECAY, Recipe, Trained, variant
+from shared.training.checkpoints import trained_model
+from shared.training.loop import fit
+from shared.training.objectives import OBJECTIVES, corpus, to_batch
+from shared.training.recipes import LITTLE_DECAY, Recipe, Trained, untrained_model, variant
 
 # Of 800 steps those with a frame in phase 3's film: many where most happens, few at the end.
 FILMED = (0, 40, 80, 100, *range(120, 350, 10), 370, 400, 450, 500, 600, 700, 800)
@@ -41,7 +42,7 @@ AGAIN = 1000  # added to a seed: the model trained again, with a seed that no ot
 
 def load_multi_head_model(options: argparse.Namespace, seed: int | None = None) -> Trained:
     """Two layers of four heads, trained on masked words."""
-    return checkpoints.trained_model(MULTI_HEAD_RECIPE, MultiHeadAttention, options, seed)
+    return trained_model(MULTI_HEAD_RECIPE, MultiHeadAttention, options, seed)
 
 
 def load_one_layer_model(
@@ -49,7 +50,7 @@ def load_one_layer_model(
 ) -> Trained:
     """One layer of so many heads, trained like the single head of phase 1."""
     recipe = variant(ONE_LAYER_RECIPE, num_heads=num_heads)
-    return checkpoints.trained_model(recipe, MultiHeadAttention, options, seed)
+    return trained_model(recipe, MultiHeadAttention, options, seed)
 
 
 def next_word_model(make_attention: MakeAttention, seed: int) -> Trained:
@@ -58,7 +59,7 @@ def next_word_model(make_attention: MakeAttention, seed: int) -> Trained:
     All have as many weights, to one in 1,000: a gate has 64 · 65 in each layer, and without it the
     feed-forward network has 32 more hidden features, of 129 weights each.
     """
-    trained = training.untrained(replace(NEXT_WORD_RECIPE, seed=seed), make_attention)
+    trained = untrained_model(replace(NEXT_WORD_RECIPE, seed=seed), make_attention)
     d_model = trained.recipe.d_model
     for block in trained.model.blocks:
         hidden = 2 * d_model
@@ -71,13 +72,13 @@ def next_word_model(make_attention: MakeAttention, seed: int) -> Trained:
 def train_in_order(trained: Trained, steps: int, name: str, **how: Any) -> None:
     """Train by the objective and the decay of the recipe; how: rates, as `fit` takes them.
 
-    Batches are drawn one by one, other than in training.train, for the record was measured so. By
+    Batches are drawn one by one, other than in `train`, for the record was measured so. By
     one seed all models see the same.
     """
     model, recipe = trained.model, trained.recipe
     generator = torch.Generator().manual_seed(recipe.seed)
-    tokens, lengths = training.to_batch(training.corpus()[0], recipe.objective)
-    loss = training.OBJECTIVES[recipe.objective]
+    tokens, lengths = to_batch(corpus()[0], recipe.objective)
+    loss = OBJECTIVES[recipe.objective]
 
     def loss_of_step(_: int) -> Tensor:
         batch = torch.randint(len(tokens), (recipe.batch_size,), generator=generator)

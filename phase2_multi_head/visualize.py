@@ -20,7 +20,7 @@ from torch import Tensor
 from phase1_single_head.models import choose_word, guess_hidden, likeliest
 from phase2_multi_head.models import MULTI_HEAD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared import checkpoints, cli, paths, training
+from shared import cli, paths
 from shared.attention_utils import normalized_entropy
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Picture, Results, Run
@@ -34,7 +34,9 @@ from shared.head_statistics import (
 )
 from shared.toy_language import tokenize
 from shared.toy_model import MakeAttention, weights_of
-from shared.training import Recipe, Trained
+from shared.training.checkpoints import save_tensors, trained_model
+from shared.training.objectives import attention_weights, corpus
+from shared.training.recipes import Recipe, Trained, untrained_model
 from shared.visualization_utils import (
     HIDDEN,
     INK,
@@ -121,8 +123,8 @@ def recipe_of(make_attention: MakeAttention) -> Recipe:
 
 
 def on_held_out(trained: Trained) -> tuple[list[Tensor], Tensor]:
-    """Returns the weights of every layer, and which words are real; see training.attention_on."""
-    return training.attention_on(trained.model, training.corpus()[1], trained.recipe.objective)
+    """Returns the weights of every layer, and which words are real; see attention_weights."""
+    return attention_weights(trained.model, corpus()[1], trained.recipe.objective)
 
 
 @torch.no_grad()
@@ -134,8 +136,8 @@ def measure(run: Run) -> Numbers:
     """
     make_attention = run.options.attention
     recipe = recipe_of(make_attention)
-    trained = checkpoints.trained_model(recipe, make_attention, run.options, run.seed)
-    untrained = training.untrained(trained.recipe, make_attention)
+    trained = trained_model(recipe, make_attention, run.options, run.seed)
+    untrained = untrained_model(trained.recipe, make_attention)
     torch.manual_seed(run.seed)
     _, of_the_figure = MultiHeadAttention(512, 8)(torch.randn(2, 10, 512))
     layers, mask = on_held_out(trained)
@@ -161,7 +163,7 @@ def example(trained: Trained, words: list[str]) -> dict[str, Any]:
     hidden = choose_word(words)
     guesses, _ = guess_hidden(trained.model, [words], [hidden])
     [(guess, probability)] = likeliest(guesses[0], 1)
-    held_out = training.corpus()[1]
+    held_out = corpus()[1]
     return {
         "words": words,
         "guess": f'For a hidden "{words[hidden]}" the model guesses "{guess}" ({probability:.2f})',
@@ -174,7 +176,7 @@ def save_patterns(found: Results) -> None:
     model = found.shown["trained"].model
     saved = {text: weights_of(model, tokenize(text)) for text in found.options.all_sentences}
     path = found.options.output_dir / paths.PROCESSED / "multi_head_patterns.pt"
-    checkpoints.save_tensors(saved, path)
+    save_tensors(saved, path)
 
 
 def said_role(name: str) -> str:

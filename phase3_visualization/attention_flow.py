@@ -24,13 +24,13 @@ from phase1_single_head.models import as_shown, choose_word, hide, most_asked
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.layers.rollout import shares_on_paths
-from shared import charts, cli, training
+from shared import charts, cli
 from shared.attention_utils import attention_rollout, normalized_entropy
 from shared.grammar.roles import NO_NAME, head_names
 from shared.grammar.scores import related_pairs
 from shared.toy_language import TOY_SENTENCE
 from shared.toy_model import weights_of
-from shared.training import Trained
+from shared.training.recipes import Trained, untrained_model
 from shared.visualization_utils import BLUE, QUIET, headline, readable, role_color, save_plot
 
 THRESHOLD = 2.0  # arrows above so many times the even share are drawn
@@ -160,7 +160,7 @@ def main(argv: list[str] | None = None) -> str:
     save_plot(options, "phase3/attention_flow", fig, caption)
     fig, caption = draw_rollout(trained, options.words)
     save_plot(options, "phase3/attention_rollout", fig, caption)
-    untrained = training.untrained(trained.recipe, MultiHeadAttention)
+    untrained = untrained_model(trained.recipe, MultiHeadAttention)
     for model in (untrained, trained):
         fixed, relative = shares_drawn(model)
         print(f"   {model.label}: {fixed:.0%} of the arrows are above {FIXED},")

@@ -6,22 +6,23 @@ import torch
 from torch import Tensor
 
 from phase4_causal.causal_attention import CausalSelfAttention
-from shared import checkpoints, training
 from shared.toy_language import SPECIAL, Sentence, encode
 from shared.toy_model import MakeAttention, ToyTransformer, sinusoidal_positions
-from shared.training import Recipe, Trained
+from shared.training.checkpoints import trained_model
+from shared.training.objectives import attention_weights
+from shared.training.recipes import Recipe, Trained, new_model
 
 CAUSAL_RECIPE = Recipe("causal_model", "next word", num_heads=4, num_layers=2, steps=800)
 
 
 def load_causal_model(options: argparse.Namespace, seed: int | None = None) -> Trained:
     """Two layers of four causal heads, trained to predict the next word."""
-    return checkpoints.trained_model(CAUSAL_RECIPE, CausalSelfAttention, options, seed)
+    return trained_model(CAUSAL_RECIPE, CausalSelfAttention, options, seed)
 
 
 def with_attention(trained: Trained, make_attention: MakeAttention) -> ToyTransformer:
     """The trained weights in a model with another attention, such as one without the mask."""
-    model = training.new_model(trained.recipe, make_attention)
+    model = new_model(trained.recipe, make_attention)
     model.load_state_dict(trained.model.state_dict())  # a mask has no parameters
     return model.eval()
 
@@ -31,7 +32,7 @@ def patterns_of(trained: Trained, sentences: list[Sentence]) -> tuple[list[Tenso
 
     Both are on the CPU. A next-word model reads <start> first. <end> has no row and no column.
     """
-    return training.attention_on(trained.model, sentences, trained.recipe.objective, end=False)
+    return attention_weights(trained.model, sentences, trained.recipe.objective, end=False)
 
 
 def long_model(

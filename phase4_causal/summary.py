@@ -26,7 +26,7 @@ from shared.grammar.roles import NO_NAME, golds, head_names
 from shared.grammar.scores import CORE_RELATIONS, chosen_and_scored, relation_name, with_relations
 from shared.toy_language import MAX_LENGTH
 from shared.toy_model import weights_of
-from shared.training import Trained
+from shared.training.recipes import Trained
 from shared.visualization_utils import (
     AMBER,
     BLUE,

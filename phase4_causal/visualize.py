@@ -19,7 +19,7 @@ from shared.attention_utils import causal_mask, document_mask, normalized_entrop
 from shared.grammar.roles import NO_NAME, head_names
 from shared.grammar.scores import related_pairs
 from shared.toy_model import weights_of
-from shared.training import Trained
+from shared.training.recipes import Trained
 from shared.visualization_utils import (
     QUIET,
     frame_cell,

@@ -38,12 +38,13 @@ from typing import NoReturn
 import matplotlib
 from tqdm import tqdm
 
-from shared import cli, paths, training
+from shared import cli, paths
 from shared.evidence.findings import INDENT, wrapped
 from shared.evidence.record import SEEDS
 from shared.paths import PHASES
 from shared.plan import PLANS, SECTIONS, Plan, can_run, path_of, question_of
 from shared.publishing.report.write_pages import write_pages
+from shared.training.objectives import corpus
 
 MAINTAINERS = {  # word -> the module that does it
     "replicate": "shared.publishing.replicate",
@@ -223,7 +224,7 @@ def run_phases(phases: list[str], argv: list[str], options: argparse.Namespace, 
         "Training the models that the scripts share, unless they are there already: "
         "about half a minute"
     )
-    training.corpus()  # drawn once for all processes, where they are copies
+    corpus()  # drawn once for all processes, where they are copies
     modules = ["torch._dynamo"]  # every optimizer asks for it
     for plan in plans.values():
         modules += plan.scripts

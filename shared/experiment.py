@@ -27,9 +27,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from shared import cli, paths, training
+from shared import cli, paths
 from shared.evidence import findings, record
 from shared.evidence.claims import Claim, Numbers
+from shared.training.checkpoints import QUICK_STEPS
 from shared.visualization_utils import headline, save_animation, save_plot
 
 Film = tuple[Sequence[np.ndarray], float]  # images (height, width, 3), seconds for each
@@ -53,7 +54,7 @@ class Run:
 
     def steps(self, wanted: int) -> int:
         """Returns how many steps to train: fewer with --quick."""
-        return min(wanted, training.QUICK_STEPS) if self.options.quick else wanted
+        return min(wanted, QUICK_STEPS) if self.options.quick else wanted
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ A row that has no such key does not count: the first word has no word before it.
 average over heads, since the mean of four sharp heads looks like one blurred head.
 
 weights: (N, H, T, T), rows sum to 1. mask: bool (N, 1, T, T), True where query and key are real
-words and the query may see the key, as training.attention_on returns it: a row of padding has
+words and the query may see the key, as attention_weights returns it: a row of padding has
 weights, too, but means nothing.
 """
 

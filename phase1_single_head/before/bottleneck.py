@@ -19,7 +19,7 @@ from phase1_single_head.before.seq2seq import SIZE, LuongSeq2Seq, Seq2Seq
 from shared import charts
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.optimization import fit
+from shared.training.loop import fit
 from shared.visualization_utils import BLUE, GREEN, GREY
 
 LETTERS = 12  # how many there are

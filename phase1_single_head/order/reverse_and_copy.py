@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from shared.optimization import fit
 from shared.toy_model import Block, sinusoidal_positions
+from shared.training.loop import fit
 
 # place i of T is to say the symbol at place T - 1 - i, or the one at place i - 3
 REVERSE, COPY = "reverse", "copy"

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from shared.attention_utils import padding_mask
-from shared.optimization import fit
 from shared.toy_language import ADJECTIVES, NOUN_PAIRS
+from shared.training.loop import fit
 
 NOUNS = [singular for singular, plural in NOUN_PAIRS]
 MOST_FACTS, NUM_QUESTIONS = 9, 5

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from shared.attention_utils import causal_mask
-from shared.optimization import constant, fit
 from shared.toy_model import Block
+from shared.training.loop import constant, fit
 
 
 class TwoPlaces(nn.Module):
@@ -66,7 +66,7 @@ def train_two_places(
 
     # Saturated weights are so near 0 that a processor is four times as slow with them.
     torch.set_flush_denormal(True)
-    fit(model, loss_of_step, steps, matrix_rate=None, rate=rate, share=constant)
+    fit(model, loss_of_step, steps, matrix_rate=None, rate=rate, schedule=constant)
     torch.set_flush_denormal(False)
     return model, table, right
 

@@ -14,12 +14,12 @@ from phase1_single_head import from_a_mean, hidden_word, models, self_attention,
 from phase1_single_head.order import position_encodings
 from phase1_single_head.reading import other_weights
 from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
-from shared import training
 from shared.attention_checks import known_to_hold
 from shared.attention_utils import causal_mask, padding_mask
 from shared.tests.helpers import D_K, D_V, T_K, T_Q, B, H, near, qkv, some_mask
 from shared.toy_language import MASK_ID, VOCABULARY, encode
 from shared.toy_model import in_double
+from shared.training.recipes import untrained_model
 
 
 class Attention(nn.Module):
@@ -199,7 +199,7 @@ CAT = SENTENCES[0].split()
 @pytest.fixture(scope="module")
 def trained():
     """Untrained, but with larger words and queries: weights differ, and no guess is certain."""
-    found = training.untrained(models.SINGLE_HEAD_RECIPE, models.make_single_head)
+    found = untrained_model(models.SINGLE_HEAD_RECIPE, models.make_single_head)
     with torch.no_grad():
         found.model.embedding.weight.mul_(2)
         found.model.blocks[0].attention.w_q.weight.mul_(4)

@@ -17,10 +17,11 @@ from phase2_multi_head.block.gated_attention import GatedAttention
 from phase2_multi_head.block.qk_norm import QKNormAttention
 from phase2_multi_head.models import next_word_model, train_in_order
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared import charts, training
+from shared import charts
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.optimization import constant
+from shared.training.loop import constant
+from shared.training.recipes import held_out_loss
 from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE
 
 STEPS = 150
@@ -72,13 +73,14 @@ def measure(run: Run) -> Numbers:
     """Returns the loss on held-out sentences after training at each rate, in nats a word."""
     losses = {}
     for name, make_attention in SIDES.items():
-        share = warm_up if name == "plain, warm-up" else constant
+        schedule = warm_up if name == "plain, warm-up" else constant
         for rate in RATES:
             row = f"{name}, {rate}"
             trained = next_word_model(make_attention, run.seed)
             steps = run.steps(STEPS)
-            train_in_order(trained, steps, row, matrix_rate=None, rate=rate, share=share)
-            losses[row] = training.held_out_loss(trained)
+            rates = {"matrix_rate": None, "rate": rate, "schedule": schedule}
+            train_in_order(trained, steps, row, **rates)
+            losses[row] = held_out_loss(trained)
     return losses
 
 

@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared import training
 from shared.attention_utils import padding_mask
 from shared.toy_language import MASK_ID, PAD_ID
-from shared.training import Trained
+from shared.training.objectives import CHOSEN, NUM_HELD_OUT, corpus, to_batch
+from shared.training.recipes import Trained
 
 LayerAndHead = tuple[int, int]  # layer and head, counted from 0
 DRAWS = 1000  # of the examples, for an interval
@@ -100,14 +100,14 @@ def over_examples(values: Tensor) -> tuple[Tensor, Tensor]:
     return tuple(means.quantile(torch.tensor([0.025, 0.975], dtype=means.dtype), dim=0))
 
 
-def language_model(trained: Trained, sentences: int = training.NUM_HELD_OUT) -> Sampled:
+def language_model(trained: Trained, sentences: int = NUM_HELD_OUT) -> Sampled:
     """A model of the toy language on held-out sentences with hidden words, the same at every call.
 
     The loss of a sentence is the sum over its hidden words, divided by how many a sentence has on
     average: the mean over sentences counts each hidden word alike.
     """
-    tokens, lengths = training.to_batch(training.corpus()[1][:sentences], "masked word")
-    hidden = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(0)) < training.CHOSEN
+    tokens, lengths = to_batch(corpus()[1][:sentences], "masked word")
+    hidden = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(0)) < CHOSEN
     hidden &= tokens != PAD_ID
     mask = padding_mask(lengths, tokens.size(1))
     device = trained.model.positions.device

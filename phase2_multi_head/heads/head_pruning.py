@@ -23,9 +23,9 @@ from phase2_multi_head.heads.head_importance import (
     removal_importance,
 )
 from phase2_multi_head.models import load_multi_head_model, train_two_lookups
-from shared import training
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Run
+from shared.training.objectives import NUM_HELD_OUT
 
 TOLERANCE = 0.01  # nats that the loss may rise
 STEPS = 200  # of two look-ups
@@ -67,7 +67,7 @@ def greedy_rises(model: Sampled) -> Tensor:
 
 def measure(run: Run) -> Numbers:
     """Returns how many of eight heads can go, and what the loss rises by without the cheapest."""
-    sentences = 40 if run.options.quick else training.NUM_HELD_OUT
+    sentences = 40 if run.options.quick else NUM_HELD_OUT
     models = {
         "toy language": language_model(load_multi_head_model(run.options, run.seed), sentences),
         "two look-ups": two_lookups(run.seed, run.steps(STEPS)),

@@ -18,13 +18,15 @@ from phase1_single_head.models import (
 )
 from phase2_multi_head.models import ONE_LAYER_RECIPE, load_multi_head_model, load_one_layer_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared import charts, checkpoints, training
+from shared import charts
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.best_reader import Gaps, excess_loss, floor, questions
 from shared.grammar.scores import CORE_RELATIONS, chosen_and_scored, offset_baselines
 from shared.toy_model import MakeAttention
-from shared.training import Recipe, Trained, variant
+from shared.training.checkpoints import trained_model
+from shared.training.objectives import corpus
+from shared.training.recipes import Recipe, Trained, untrained_model, variant
 from shared.visualization_utils import GREY, readable, role_color
 
 MODELS = (
@@ -53,8 +55,8 @@ def measure(run: Run) -> Numbers:
     biases. Two layers have twice the parameters, and a weight decay of their own, 0.5 for 0.1.
     Rates rise and fall once in each training.
     """
-    models, held_out = load_models(run), training.corpus()[1]
-    untrained = training.untrained(models["four heads, two layers"].recipe, MultiHeadAttention)
+    models, held_out = load_models(run), corpus()[1]
+    untrained = untrained_model(models["four heads, two layers"].recipe, MultiHeadAttention)
     scores = {name: chosen_and_scored(trained) for name, trained in models.items()}
     scores["best head before training"] = chosen_and_scored(untrained)
     scores["best fixed offset"] = offset_baselines(held_out[len(held_out) // 2 :])
@@ -79,7 +81,7 @@ def measure(run: Run) -> Numbers:
 
 def excess_early(recipe: Recipe, make: MakeAttention, run: Run, asked: list[Gaps]) -> float:
     """Returns the excess loss of a model that was trained EARLY steps."""
-    trained = checkpoints.trained_model(variant(recipe, steps=EARLY), make, run.options, run.seed)
+    trained = trained_model(variant(recipe, steps=EARLY), make, run.options, run.seed)
     return excess_loss(trained.logits, asked)
 
 

@@ -31,8 +31,8 @@ from shared import charts
 from shared.attention_utils import padding_mask
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.optimization import fit
 from shared.toy_language import PLACES, SUBJECTS, Sentence, encode, pad_batch, sample_corpus
+from shared.training.loop import fit
 from shared.visualization_utils import BLUE, GREY
 
 LAYERED = "beside, after a layer"

@@ -23,9 +23,9 @@ from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.key_value_cache import KeyValueCache
 from shared.attention_checks import torch_twin
 from shared.attention_utils import causal_mask, padding_mask
-from shared.optimization import constant
 from shared.tests.helpers import near
 from shared.toy_model import Block
+from shared.training.loop import constant
 
 
 def new_block(**more):

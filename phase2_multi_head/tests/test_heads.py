@@ -24,13 +24,14 @@ from phase2_multi_head.heads.head_importance import (
 from phase2_multi_head.heads.head_pruning import greedy_order, greedy_rises
 from phase2_multi_head.models import MULTI_HEAD_RECIPE, ONE_LAYER_RECIPE, train_two_lookups
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
-from shared import training
 from shared.attention_checks import torch_twin
 from shared.attention_utils import causal_mask
 from shared.grammar.roles import NO_NAME
 from shared.head_statistics import effective_context
 from shared.tests.helpers import T_K, T_Q, B, near
 from shared.toy_language import MASK_ID, encode
+from shared.training.objectives import CHOSEN, corpus
+from shared.training.recipes import untrained_model
 
 
 def test_split_and_merge_are_inverse_and_put_each_column_in_its_head():
@@ -332,10 +333,10 @@ def test_an_interval_is_as_wide_as_theory_says_and_holds_the_mean():
 
 
 def test_the_loss_of_the_language_model_counts_each_hidden_word_alike():
-    trained = training.untrained(MULTI_HEAD_RECIPE, MultiHeadAttention)
-    sentences = training.corpus()[1][:13]
+    trained = untrained_model(MULTI_HEAD_RECIPE, MultiHeadAttention)
+    sentences = corpus()[1][:13]
     length = max(len(sentence.words) for sentence in sentences)
-    drawn = torch.rand(13, length, generator=torch.Generator().manual_seed(0)) < training.CHOSEN
+    drawn = torch.rand(13, length, generator=torch.Generator().manual_seed(0)) < CHOSEN
     costs = []
     for sentence, row in zip(sentences, drawn, strict=True):
         words = torch.tensor([encode(sentence.words)])

@@ -20,11 +20,12 @@ from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.circuits.patching import Pairs, Patching
 from phase3_visualization.circuits.subject_pairs import subject_pairs
-from shared import training
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_language import SUBJECTS, decode
 from shared.toy_model import ToyTransformer, in_double
+from shared.training.objectives import corpus
+from shared.training.recipes import untrained_model
 from shared.visualization_utils import BLUE, GREY
 
 SENTENCES, QUICK_SENTENCES = 600, 50  # held-out; about half have a verb with a rival
@@ -95,8 +96,8 @@ def read_and_patched(model: ToyTransformer, pairs: Pairs, subject: Tensor) -> li
 def measure(run: Run) -> Numbers:
     """Returns shares read and restored, of the head read best among those that restore little."""
     trained = load_multi_head_model(run.options, run.seed)
-    blank = training.untrained(trained.recipe, MultiHeadAttention)
-    _, held_out = training.corpus()
+    blank = untrained_model(trained.recipe, MultiHeadAttention)
+    _, held_out = corpus()
     number = QUICK_SENTENCES if run.options.quick else SENTENCES
     pairs, subject = subject_pairs(held_out[:number])
     heads = read_and_patched(in_double(trained.model), pairs, subject)

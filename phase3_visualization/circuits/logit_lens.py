@@ -19,13 +19,14 @@ from torch import Tensor
 
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import split_heads
-from shared import charts, training
+from shared import charts
 from shared.attention_utils import padding_mask
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import added_by_heads
 from shared.toy_language import MASK_ID, decode, encode, pad_batch
 from shared.toy_model import ToyTransformer, in_double
+from shared.training.objectives import corpus
 from shared.visualization_utils import (
     BLUE,
     GREY,
@@ -108,7 +109,7 @@ def measure(run: Run) -> Numbers:
     trained = load_multi_head_model(run.options, run.seed)
     model = in_double(trained.model)
     number = QUICK_SENTENCES if run.options.quick else SENTENCES
-    _, held_out = training.corpus()
+    _, held_out = corpus()
     hidden = each_word_hidden(model, [sentence.words for sentence in held_out[:number]])
     example = each_word_hidden(model, [run.options.words])
     guess = read_with_lens(model, example.stream).softmax(dim=-1).max(dim=-1)

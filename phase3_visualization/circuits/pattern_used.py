@@ -17,10 +17,10 @@ from torch import Tensor
 from phase2_multi_head.models import load_multi_head_model
 from phase3_visualization.circuits.patching import Pairs, Patching
 from phase3_visualization.circuits.subject_pairs import subject_pairs
-from shared import training
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Run
 from shared.toy_model import ToyTransformer, in_double
+from shared.training.objectives import corpus
 
 SENTENCES, QUICK_SENTENCES = 250, 50  # held-out; about half have a verb with a rival
 LOOKS = 0.3  # mean weight on the subject
@@ -71,7 +71,7 @@ def uses_of_heads(model: ToyTransformer, pairs: Pairs, subject: Tensor) -> list[
 def measure(run: Run) -> Numbers:
     """Returns shares of the clean answer. The least is 1 if no head looks."""
     trained = load_multi_head_model(run.options, run.seed)
-    _, held_out = training.corpus()
+    _, held_out = corpus()
     number = QUICK_SENTENCES if run.options.quick else SENTENCES
     pairs, subject = subject_pairs(held_out[:number])
     uses = uses_of_heads(in_double(trained.model), pairs, subject)

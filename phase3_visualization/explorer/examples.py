@@ -28,12 +28,12 @@ from phase3_visualization.layers.readers import (
     perfect_reader,
     where_largest,
 )
-from shared import training
 from shared.attention_utils import causal_mask, padding_mask
 from shared.grammar.best_reader import KIND
 from shared.grammar.scores import DIRECTIONS, relation_name
 from shared.toy_language import MASK_ID, SPECIAL, START_ID, VERBS, Sentence, encode
-from shared.training import Trained
+from shared.training.objectives import corpus, to_batch
+from shared.training.recipes import Trained
 
 LONGEST = 10  # words, so that a sentence fits a phone
 SHORT = 7  # words: with <start> each of four heads cut wrongly holds two of them
@@ -45,7 +45,7 @@ TIES = ("verb-subject", "verb-place")  # the second is tried only if no head has
 
 def short_sentences(longest: int = LONGEST) -> list[Sentence]:
     """Returns the held-out sentences of at most so many words."""
-    return [sentence for sentence in training.corpus()[1] if len(sentence.words) <= longest]
+    return [sentence for sentence in corpus()[1] if len(sentence.words) <= longest]
 
 
 def verb_place(sentence: Sentence) -> int:
@@ -62,7 +62,7 @@ def hidden_losses(
 
     hidden: the position of that word in each sentence.
     """
-    tokens, lengths = training.to_batch(sentences, "masked word")
+    tokens, lengths = to_batch(sentences, "masked word")
     rows = torch.arange(len(sentences))
     truth = tokens[rows, hidden]
     tokens[rows, hidden] = MASK_ID
@@ -220,7 +220,7 @@ def pretty_line(trained: Trained) -> dict:
 
     A perfect reader must need the same word as the model.
     """
-    cases = make_cases(training.corpus()[1][TRIED_ON:])
+    cases = make_cases(corpus()[1][TRIED_ON:])
     cases = [case for case in cases if len(case.words) <= LONGEST]
     cases.sort(key=lambda case: -line_misses(trained, case))
     for case in cases:

@@ -28,12 +28,12 @@ from phase1_single_head.parts.undivided import UndividedSelfAttention
 from phase1_single_head.self_attention import SelfAttention
 from phase2_multi_head.models import MULTI_HEAD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared import checkpoints
 from shared.experiment import Run
 from shared.grammar import roles
 from shared.grammar.scores import relation_name
 from shared.toy_model import ToyTransformer
-from shared.training import Recipe, Trained
+from shared.training.checkpoints import trained_model
+from shared.training.recipes import Recipe, Trained
 
 # As phase 4 trains them: one layer of four heads, a copy of it without the mask.
 MASKED = Recipe("wager_masked", "next word", num_heads=4, num_layers=1, steps=200, batch_size=32)
@@ -148,7 +148,7 @@ def two_trainings(own: Trained, again: Trained) -> list[dict]:
 
 def next_word_model(recipe: Recipe, options: argparse.Namespace) -> Trained:
     """Returns the small model of next words, as the page has it."""
-    return as_packed(checkpoints.trained_model(recipe, MultiHeadAttention, options), "float16")
+    return as_packed(trained_model(recipe, MultiHeadAttention, options), "float16")
 
 
 def train_pairs(options: argparse.Namespace) -> tuple[dict[str, nn.Module], Tensor]:

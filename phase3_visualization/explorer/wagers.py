@@ -23,7 +23,7 @@ from phase3_visualization.explorer import examples, models
 from shared.evidence import findings, record
 from shared.paths import HOME, place
 from shared.toy_language import SPECIAL, VOCABULARY
-from shared.training import Trained
+from shared.training.recipes import Trained
 
 PAGE_TEXTS = Path(__file__).parent / "page" / "texts.json"
 NUM_EXAMPLES = 12  # of symbols and of letters, new to the models

@@ -25,7 +25,7 @@ from shared.grammar import roles
 from shared.grammar.best_reader import KINDS
 from shared.grammar.scores import DIRECTIONS, relation_name
 from shared.toy_language import MAX_LENGTH, PLACES, RELATIONS, SPECIAL, SUBJECTS, VERBS, VOCABULARY
-from shared.training import Trained
+from shared.training.recipes import Trained
 from shared.visualization_utils import WEIGHT_MAP, role_color
 
 FOLDER = Path(__file__).parent / "page"

@@ -28,11 +28,12 @@ from phase3_visualization.layers.readers import (
     perfect_reader,
     where_largest,
 )
-from shared import charts, training
+from shared import charts
 from shared.attention_utils import attention_rollout
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_model import ToyTransformer
+from shared.training.objectives import corpus
 from shared.visualization_utils import BLUE, GREY, QUIET
 
 SENTENCES, QUICK_SENTENCES = 300, 32
@@ -105,7 +106,7 @@ def measure(run: Run) -> Numbers:
     """Returns shares of held-out sentences, with chance, the nearest word and the two readers."""
     trained = load_multi_head_model(run.options, run.seed)
     number = QUICK_SENTENCES if run.options.quick else SENTENCES
-    _, held_out = training.corpus()
+    _, held_out = corpus()
     run.shown["model"] = trained.label
     return score_methods(trained.model, make_cases(held_out[TRIED_ON : TRIED_ON + number]))
 

@@ -19,12 +19,12 @@ from torch import Tensor
 
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, split_heads
-from shared import training
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import added_by_heads
 from shared.toy_language import encode
 from shared.toy_model import ToyTransformer, in_double
+from shared.training.objectives import corpus
 from shared.visualization_utils import GREY, INK, QUIET, label_ends, token_labels
 
 SENTENCES, QUICK_SENTENCES = 100, 20  # held-out
@@ -70,7 +70,7 @@ def measure(run: Run) -> Numbers:
     """Returns the share of held-out rows, all heads together."""
     trained = load_multi_head_model(run.options, run.seed)
     model = in_double(trained.model)
-    _, held_out = training.corpus()
+    _, held_out = corpus()
     misleads, clear = [], []
     widest = 0.0
     for sentence in held_out[: QUICK_SENTENCES if run.options.quick else SENTENCES]:

@@ -16,7 +16,8 @@ from typing import Any
 
 from torch import nn
 
-from shared import checkpoints, paths
+from shared import paths
+from shared.training.checkpoints import save_tensors, whole_content
 
 LIBRARIES = ("transformers", "gguf")  # which unpack
 
@@ -39,7 +40,7 @@ def keep_unpacked(model: nn.Module, tokenizer: Any, path: Path, origin: str) -> 
         "special tokens": tokenizer.special_tokens_map,
         "state_dict": model.state_dict(),
     }
-    checkpoints.save_tensors(content, path)
+    save_tensors(content, path)
 
 
 def read_unpacked(path: Path, origin: str) -> tuple[nn.Module, Any]:
@@ -51,7 +52,7 @@ def read_unpacked(path: Path, origin: str) -> tuple[nn.Module, Any]:
     import tokenizers
     import transformers
 
-    content = checkpoints.whole_content(path, "cpu", {"made from": origin})
+    content = whole_content(path, "cpu", {"made from": origin})
     model = transformers.LlamaModel.from_pretrained(
         None,
         config=transformers.LlamaConfig.from_dict(json.loads(content["config"])),

@@ -18,7 +18,6 @@ from torch import Tensor
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared import training
 from shared.attention_utils import normalized_entropy
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
@@ -33,7 +32,7 @@ from shared.grammar.roles import (
 )
 from shared.grammar.scores import related_pairs
 from shared.toy_model import weights_of
-from shared.training import Trained
+from shared.training.recipes import Trained, untrained_model
 from shared.visualization_utils import QUIET, frame_cell, plot_attention, readable, role_color
 
 PATTERN_PLACES = {"itself": 0, "previous": -1, "next": 1, "first word": "first"}
@@ -192,7 +191,7 @@ def picture(results: Results) -> Figure:
     """Draws above what is made by hand and a head before training, below trained heads."""
     shown = results.shown
     words, trained = shown["words"], shown["trained"]
-    untrained = training.untrained(trained.recipe, MultiHeadAttention)
+    untrained = untrained_model(trained.recipe, MultiHeadAttention)
     patterns = made_patterns(words, untrained)
     patterns += trained_patterns(words, trained, shown["halves"])
     fig, axes = plt.subplots(2, 4, figsize=(9, 5.9), layout="constrained")

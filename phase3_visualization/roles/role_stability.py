@@ -16,13 +16,13 @@ from torch import Tensor
 
 from phase2_multi_head.models import AGAIN, load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared import training
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.roles import head_names
 from shared.grammar.scores import CORE_RELATIONS, DIRECTIONS, relation_name, score_heads
 from shared.toy_language import Sentence
-from shared.training import Trained
+from shared.training.objectives import attention_weights, corpus
+from shared.training.recipes import Trained
 from shared.visualization_utils import HIDDEN, readable, role_color
 
 CLOSE = 0.10  # so near to the best head of a relation, a head has that role as well
@@ -30,7 +30,7 @@ CLOSE = 0.10  # so near to the best head of a relation, a head has that role as 
 
 def shares_right(trained: Trained, sentences: list[Sentence]) -> Tensor:
     """Returns how often each head is right, (heads, relations), in the better direction."""
-    layers, _ = training.attention_on(trained.model, sentences, "masked word")
+    layers, _ = attention_weights(trained.model, sentences, "masked word")
     scores = score_heads(layers, sentences)  # relation -> (L, H, directions)
     best = [scores[relation].amax(dim=-1).flatten() for relation in CORE_RELATIONS]
     return torch.stack(best, dim=-1)
@@ -56,7 +56,7 @@ def same_heads(first: Tensor, second: Tensor) -> Numbers:
 
 def measure(run: Run) -> Numbers:
     """Returns shares of six roles, and of held-out pairs: of the same head, of the mean head."""
-    _, sentences = training.corpus()
+    _, sentences = corpus()
     if run.options.quick:
         sentences = sentences[:100]
     one = load_multi_head_model(run.options, run.seed)

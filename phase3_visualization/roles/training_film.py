@@ -26,7 +26,7 @@ from shared.experiment import Experiment, Film, Results, Run
 from shared.grammar import roles
 from shared.grammar.scores import CORE_RELATIONS, DIRECTIONS
 from shared.toy_model import weights_of
-from shared.training import Trained
+from shared.training.recipes import Trained
 from shared.visualization_utils import (
     HIDDEN,
     INK,

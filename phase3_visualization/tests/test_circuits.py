@@ -22,14 +22,14 @@ from phase3_visualization.circuits.logit_lens import (
 from phase3_visualization.circuits.patching import Pairs, Patching, forward_pass, put_in
 from phase3_visualization.circuits.pattern_used import uses_of_heads
 from phase3_visualization.circuits.subject_pairs import rival_of, subject_pairs
-from shared import training
 from shared.experiment import Results, Run
 from shared.grammar.best_reader import sentence_log_probability
 from shared.head_statistics import composed
 from shared.tests.helpers import near
 from shared.toy_language import MASK_ID, decode, encode
 from shared.toy_model import ToyTransformer, patched, patched_input
-from shared.training import Recipe
+from shared.training.objectives import corpus
+from shared.training.recipes import Recipe, untrained_model
 
 HEADS, WIDTH = 3, 5
 WORDS = ["the", "cat", "sat", "on", "the", "mat"]
@@ -38,7 +38,7 @@ WORDS = ["the", "cat", "sat", "on", "the", "mat"]
 def model_of(num_layers=2):
     """Untrained, in float64, with biases; queries are made larger, so that heads are not even."""
     recipe = Recipe("circuits", "masked word", HEADS, num_layers, steps=5, d_model=HEADS * WIDTH)
-    model = training.untrained(recipe, MultiHeadAttention).model.double().eval()
+    model = untrained_model(recipe, MultiHeadAttention).model.double().eval()
     model.requires_grad_(False)
     nn.init.normal_(model.output_bias)
     for block in model.blocks:
@@ -74,7 +74,7 @@ def test_one_head_at_one_place_is_put_in_as_by_hand():
 
 @pytest.fixture(scope="module")
 def pairs_and_subjects():
-    return subject_pairs(training.corpus()[1][:40])
+    return subject_pairs(corpus()[1][:40])
 
 
 def test_pairs_differ_in_the_subject_and_both_are_sentences_of_the_grammar(pairs_and_subjects):
@@ -315,7 +315,7 @@ def test_a_probe_is_asked_about_what_it_has_not_learned():
 
 def test_a_head_that_copies_the_subject_is_read_and_one_that_nobody_reads_restores_nothing():
     """Head 0 of layer 0 looks at the subject alone; nothing that head 1 gives is added."""
-    texts, subject = subject_pairs(training.corpus()[1][:300])
+    texts, subject = subject_pairs(corpus()[1][:300])
     torch.manual_seed(0)
     model = ToyTransformer(num_layers=1, make_attention=MultiHeadAttention).double()
     own = texts.clean.size(1)
@@ -346,7 +346,7 @@ def test_of_heads_that_restore_little_the_best_read_is_told(monkeypatch):
     ]
     blank = SimpleNamespace(model=None, recipe=None)
     monkeypatch.setattr(decodable, "load_multi_head_model", lambda *_: blank)
-    monkeypatch.setattr(decodable.training, "untrained", lambda *_: blank)
+    monkeypatch.setattr(decodable, "untrained_model", lambda *_: blank)
     monkeypatch.setattr(decodable, "in_double", lambda model: model)
     monkeypatch.setattr(decodable, "read_and_patched", lambda *_: heads)
     run = SimpleNamespace(options=SimpleNamespace(quick=True), seed=0, shown={})

@@ -23,7 +23,7 @@ from phase1_single_head.parts.two_places import TwoPlaces
 from phase2_multi_head.models import MULTI_HEAD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer import examples, models, wagers, write_page
-from shared import cli, paths, training
+from shared import cli, paths
 from shared.publishing.report.lessons import rendered, sources
 from shared.tests.faults import FAULTS, replaced
 from shared.tests.helpers import in_torch, near, open_watched, small_records
@@ -35,6 +35,8 @@ from shared.toy_language import (
     VOCABULARY,
     encode,
 )
+from shared.training.objectives import corpus
+from shared.training.recipes import train
 
 HEADS = list(itertools.product(range(2), range(4)))
 WORDS = range(len(SPECIAL), len(VOCABULARY))  # their ids
@@ -196,7 +198,7 @@ def verb_in(words):
 
 def one_word_of_each(count):
     """So many held-out sentences, and in each the place of one word: all places come up."""
-    sentences = training.corpus()[1][:count]
+    sentences = corpus()[1][:count]
     return sentences, [n % len(sentence.words) for n, sentence in enumerate(sentences)]
 
 
@@ -237,7 +239,7 @@ def from_text(packed, layout, exact):
 
 
 def test_what_the_page_says_of_a_stop_is_true_of_the_numbers_that_it_has(checkpoints):
-    trained = training.train(replace(MULTI_HEAD_RECIPE, steps=120), MultiHeadAttention)
+    trained = train(replace(MULTI_HEAD_RECIPE, steps=120), MultiHeadAttention)
     data = write_page.page_data(trained, trained, QUICK)
     own, again = [run["stops"] for run in data["runs"]]
     assert [stop["step"] for stop in own] == [0, 15, 22, 27, 30, 33, 38, 45, 51, 60, 90, 120]
@@ -266,7 +268,7 @@ def test_what_the_page_says_of_a_stop_is_true_of_the_numbers_that_it_has(checkpo
 def test_the_page_opens_where_its_head_counts_most(explorer_models, name, relation, turned):
     trained = explorer_models["both sides"]
     sentences, pairs = [], []
-    for sentence in training.corpus()[1]:
+    for sentence in corpus()[1]:
         (pair,) = sentence.relations[relation]
         if abs(pair[0] - pair[1]) >= 3 and len(sentence.words) <= 10:
             sentences.append(sentence)
@@ -322,7 +324,7 @@ def test_the_hidden_verb_is_the_one_that_loses_most_without_the_head_that_verbs_
     found = examples.hidden_verb(trained)
     wheres = [VERBS[verb][1:] for verb in VERBS]
     rivals, verbs = [], []
-    for sentence in training.corpus()[1]:
+    for sentence in corpus()[1]:
         verb = verb_in(sentence.words)
         has_rival = wheres.count(VERBS[sentence.words[verb]][1:]) > 1
         if has_rival and len(sentence.words) <= examples.LONGEST:

@@ -23,7 +23,7 @@ from shared.grammar.scores import with_relations
 from shared.tests.helpers import near
 from shared.toy_language import INDEX, TOY_SENTENCE, VOCABULARY, encode, tokenize
 from shared.toy_model import ToyTransformer, patched
-from shared.training import Recipe, Trained
+from shared.training.recipes import Recipe, Trained
 from shared.visualization_utils import BLUE, GREY
 
 SENTENCE = with_relations(("these", "cats", "sat", "on", "the", "mat"))

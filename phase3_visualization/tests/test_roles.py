@@ -14,13 +14,15 @@ from phase2_multi_head.models import MULTI_HEAD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization import attention_flow
 from phase3_visualization.roles import head_roles, pattern_types, role_stability, training_film
-from shared import head_statistics, training
+from shared import head_statistics
 from shared.attention_utils import attention_entropy, normalized_entropy, padding_mask
 from shared.grammar import roles
 from shared.grammar.scores import CORE_RELATIONS, related_pairs
 from shared.tests.helpers import EXPLORER_RECIPES, near, sharp_model
 from shared.toy_language import TOY_SENTENCE, tokenize
 from shared.toy_model import weights_of
+from shared.training.objectives import attention_weights, corpus
+from shared.training.recipes import Recipe, new_model, train, untrained_model
 from shared.visualization_utils import role_color
 
 
@@ -193,14 +195,14 @@ def test_the_nearest_rule_has_the_numbers_of_the_worse_half():
 def test_the_half_that_scores_has_other_sentences_than_the_half_that_names():
     naming, scoring = roles.halves()
     assert not {*map(str, naming)} & {*map(str, scoring)}
-    assert len(naming) + len(scoring) == len(training.corpus()[1])
+    assert len(naming) + len(scoring) == len(corpus()[1])
 
 
 def test_the_control_is_three_untrained_models_on_each_half():
-    recipe = training.Recipe("control", "masked word", 2, 1, 0, d_model=6, seed=77)
+    recipe = Recipe("control", "masked word", 2, 1, 0, d_model=6, seed=77)
     blanks = []
     for seed in (77, 1_000_077, 2_000_077):  # a million apart: no neighbour has one of them
-        blanks.append(training.untrained(replace(recipe, seed=seed), MultiHeadAttention))
+        blanks.append(untrained_model(replace(recipe, seed=seed), MultiHeadAttention))
     expected = [roles.baselines_on(sentences, blanks) for sentences in roles.halves()]
     assert roles.baselines(recipe, MultiHeadAttention) == expected
     heads = [roles.scores_of(blank, roles.halves()[1]).relation[SUBJECT] for blank in blanks]
@@ -211,7 +213,7 @@ def test_each_half_is_compared_with_its_own_baselines(monkeypatch):
     monkeypatch.setattr(roles, "halves", lambda: ("names", "agrees"))
     monkeypatch.setattr(roles, "baselines", lambda *_: ["bars of the first", "bars of the second"])
     monkeypatch.setattr(roles, "scores_of", lambda _, sentences: f"scores where it {sentences}")
-    blank = training.untrained(MULTI_HEAD_RECIPE, MultiHeadAttention)
+    blank = untrained_model(MULTI_HEAD_RECIPE, MultiHeadAttention)
     halves = roles.halves_of(blank, MultiHeadAttention)
     assert halves.naming == roles.Half("scores where it names", "bars of the first")
     assert halves.scoring == roles.Half("scores where it agrees", "bars of the second")
@@ -219,7 +221,7 @@ def test_each_half_is_compared_with_its_own_baselines(monkeypatch):
 
 def test_no_head_of_an_untrained_model_has_a_name():
     """With a seed that is not among those of the control."""
-    blank = training.untrained(replace(MULTI_HEAD_RECIPE, seed=100), MultiHeadAttention)
+    blank = untrained_model(replace(MULTI_HEAD_RECIPE, seed=100), MultiHeadAttention)
     assert roles.head_names(blank, MultiHeadAttention) == [[roles.NO_NAME] * 4] * 2
 
 
@@ -240,7 +242,7 @@ def both_ways(sentence, start):
 def asked_one_by_one(trained, sentence, layer, head, counted):
     """Adds each answer of one head on one sentence to the lists in counted."""
     causal = trained.recipe.objective == "next word"
-    layers, _ = training.attention_on(trained.model, [sentence], trained.recipe.objective)
+    layers, _ = attention_weights(trained.model, [sentence], trained.recipe.objective)
     weights = layers[layer][0, head].tolist()
     words = range(causal, causal + len(sentence.words))  # behind <start>, before <end>
     for i in words:
@@ -261,7 +263,7 @@ def asked_one_by_one(trained, sentence, layer, head, counted):
 
 @pytest.mark.parametrize("objective", SHARP)
 def test_scores_are_what_is_counted_word_by_word(objective):
-    trained, sentences = sharp_model(SHARP[objective]), training.corpus()[1][:41]
+    trained, sentences = sharp_model(SHARP[objective]), corpus()[1][:41]
     scores = roles.scores_of(trained, sentences)
     shares = {place: scores.place[place] for place in (-1, 0, 2, "first")}
     for key in roles.golds(sentences):
@@ -304,7 +306,7 @@ def test_arrows_are_of_the_words_that_a_role_relates_and_one_head_of_each_role_h
 
 
 def test_a_fixed_threshold_draws_most_arrows_of_an_untrained_model_and_a_relative_one_none():
-    untrained = training.untrained(MULTI_HEAD_RECIPE, MultiHeadAttention)
+    untrained = untrained_model(MULTI_HEAD_RECIPE, MultiHeadAttention)
     fixed, relative = attention_flow.shares_drawn(untrained)
     assert fixed > 0.6 and relative == 0
 
@@ -323,16 +325,16 @@ def test_two_models_that_differ_in_the_order_of_their_heads_alone():
 
 
 def test_the_film_shows_the_training_of_the_model_and_names_heads_as_all_pictures_do():
-    recipe = training.Recipe("film", "masked word", 2, 1, 3, d_model=8, seed=5, stages=(0, 1))
-    trained = training.train(recipe, MultiHeadAttention)
+    recipe = Recipe("film", "masked word", 2, 1, 3, d_model=8, seed=5, stages=(0, 1))
+    trained = train(recipe, MultiHeadAttention)
     words = ["the", "cat"]
     before, after = (training_film.look_at(trained, step, words) for step in trained.stages)
     assert (before.step, after.step) == (0, 3)
-    blank = training.new_model(recipe, MultiHeadAttention)
+    blank = new_model(recipe, MultiHeadAttention)
     assert torch.equal(before.weights, weights_of(blank, words))
     assert torch.equal(after.weights, weights_of(trained.model, words))
     assert after.names == roles.head_names(trained, MultiHeadAttention)
-    (layer,), mask = training.attention_on(trained.model, roles.halves()[1], "masked word")
+    (layer,), mask = attention_weights(trained.model, roles.halves()[1], "masked word")
     expected = normalized_entropy(layer, mask).nanmean(dim=(0, 2)).double()
     near(after.entropy[0], expected, share=1e-5)
 

@@ -27,9 +27,9 @@ from torch import Tensor, nn
 from phase3_visualization.circuits.patching import Pairs, exchanged, forward_pass, put_in
 from phase4_causal.causal_attention import CausalSelfAttention
 from shared.head_statistics import relation_weight
-from shared.optimization import fit
 from shared.toy_language import SPECIAL
 from shared.toy_model import ToyTransformer, patched_input
+from shared.training.loop import fit
 
 SYMBOLS = 64  # words in use
 LENGTH = 33  # words of a sequence
@@ -96,12 +96,12 @@ def train_repeater(
     model: ToyTransformer,
     seed: int,
     steps: int,
-    watch: Callable[[int], None] | None = None,
+    callback: Callable[[int], None] | None = None,
 ) -> ToyTransformer:
     """Train a model, and return it; those of one seed see the same batches.
 
     After the first steps the learning rate stays the same, so that a sudden fall is not the
-    schedule's doing. watch: called with the number of steps done.
+    schedule's doing. callback: called with the number of steps done.
     """
     batches = generator(seed, 0)
 
@@ -111,9 +111,9 @@ def train_repeater(
         return F.cross_entropy(logits.mT, tokens[:, 1:])  # (N, T, V) -> (N, V, T)
 
     rates = {"matrix_rate": 0.01, "rate": 0.005, "matrix_decay": 0.0, "decay": 0.01}
-    rates["share"] = lambda step: min(1.0, (step + 1) / WARM_UP)
+    rates["schedule"] = lambda step: min(1.0, (step + 1) / WARM_UP)
     progress = f"induction, layers: {len(model.blocks)}"
-    fit(model, loss_of_step, steps, **rates, watch=watch, progress=progress)
+    fit(model, loss_of_step, steps, **rates, callback=callback, progress=progress)
     return model
 
 

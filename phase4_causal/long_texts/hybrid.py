@@ -21,7 +21,7 @@ from shared import charts
 from shared.attention_utils import causal_mask
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.optimization import fit
+from shared.training.loop import fit
 from shared.visualization_utils import BLUE, GREY, QUIET
 
 KEYS, VALUES = 64, 64  # symbols: keys first, values after them

@@ -21,13 +21,13 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase4_causal.models import load_causal_model
-from shared import training
 from shared.attention_utils import causal_mask, local_mask, strided_mask
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.best_reader import next_word_floor
 from shared.toy_language import PAD_ID, Sentence
 from shared.toy_model import ToyTransformer
+from shared.training.objectives import corpus, to_batch
 from shared.visualization_utils import BLUE, ORANGE, QUIET, hatch_cell, readable
 
 LENGTH, NEAR = 64, 8  # words; window and stride
@@ -89,7 +89,7 @@ def answers_through(
     causal mask of the model comes on top, and since padding stands behind the words, it hides that.
     """
     device = model.positions.device
-    tokens, _ = training.to_batch(sentences, "next word")
+    tokens, _ = to_batch(sentences, "next word")
     seen, wanted = tokens[:, :-1].to(device), tokens[:, 1:].to(device)
     logits, _ = model(seen, mask=mask.to(device))
     flat = logits.flatten(0, 1)  # (N, T, V) -> (N * T, V)
@@ -114,7 +114,7 @@ def measure(run: Run) -> Numbers:
         found[f"{name}, met in two layers"] = after_two_layers(masks).double().mean().item()
     trained = load_causal_model(run.options, run.seed)
     run.shown["model"] = trained.label
-    sentences = training.corpus()[1]
+    sentences = corpus()[1]
     longest = max(len(sentence.words) for sentence in sentences)
     for name, mask in masks_of(longest + 1).items():  # with <start>
         loss, right = answers_through(trained.model, sentences, mask)

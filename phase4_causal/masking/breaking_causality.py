@@ -17,14 +17,14 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared import training
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.best_reader import next_word_floor
-from shared.optimization import fit
 from shared.toy_language import PAD_ID, VOCABULARY, Sentence
 from shared.toy_model import ToyTransformer
-from shared.training import Recipe
+from shared.training.loop import fit
+from shared.training.objectives import corpus, next_word_loss, to_batch, word_by_word_loss
+from shared.training.recipes import Recipe, new_model
 from shared.visualization_utils import BLUE, GREY, ORANGE, QUIET, readable
 
 STEPS, BATCH, NUM_SENTENCES = 200, 32, 300
@@ -39,18 +39,18 @@ def train_in_mode(
 ) -> tuple[ToyTransformer, list[float]]:
     """Returns a model trained on next words, and its loss at each step.
 
-    Both modes begin with the same weights and see the same batches. training.train would draw other
+    Both modes begin with the same weights and see the same batches. `train` would draw other
     ones, of sentences alike in length, and the numbers of the record are of these.
     """
     recipe = Recipe("breaking_causality", OBJECTIVES[mode], 4, num_layers, steps, seed=seed)
-    model = training.new_model(recipe, MultiHeadAttention)
+    model = new_model(recipe, MultiHeadAttention)
     generator = torch.Generator().manual_seed(seed)
-    tokens, lengths = training.to_batch(sentences, recipe.objective)
+    tokens, lengths = to_batch(sentences, recipe.objective)
 
     def loss_of_step(_: int) -> Tensor:
         batch = torch.randint(len(tokens), (BATCH,), generator=generator)
         longest = int(lengths[batch].max())
-        return training.next_word_loss(
+        return next_word_loss(
             model, tokens[batch, :longest], lengths[batch], objective=recipe.objective
         )
 
@@ -62,8 +62,8 @@ def train_in_mode(
 def full_loss(model: ToyTransformer, sentences: list[Sentence], mode: str) -> float:
     """Returns the loss in nats a word when whole sentences go in, with the mask or without."""
     objective = OBJECTIVES[mode]
-    tokens, lengths = training.to_batch(sentences, objective)
-    return training.next_word_loss(model, tokens, lengths, objective=objective).item()
+    tokens, lengths = to_batch(sentences, objective)
+    return next_word_loss(model, tokens, lengths, objective=objective).item()
 
 
 def bigram_loss(sentences: list[Sentence], held_out: list[Sentence]) -> float:
@@ -73,19 +73,19 @@ def bigram_loss(sentences: list[Sentence], held_out: list[Sentence]) -> float:
     """
     # A little for pairs that were never seen.
     counts = torch.full((len(VOCABULARY), len(VOCABULARY)), 0.01)
-    tokens, _ = training.to_batch(sentences, "next word")
+    tokens, _ = to_batch(sentences, "next word")
     pairs = (tokens[:, :-1], tokens[:, 1:])
     counts.index_put_(pairs, torch.tensor(1.0), accumulate=True)
     counts[:, PAD_ID] = 0.0  # padding is no word
     chances = counts / counts.sum(dim=-1, keepdim=True)
-    tested, _ = training.to_batch(held_out, "next word")
+    tested, _ = to_batch(held_out, "next word")
     guesses = chances.log()[tested[:, :-1]]  # (N, T) -> (N, T, V)
     return F.nll_loss(guesses.mT, tested[:, 1:], ignore_index=PAD_ID).item()
 
 
 def measure(run: Run) -> Numbers:
     """Returns losses in nats per word, of held-out sentences except "in training"."""
-    sentences, held_out = training.corpus()
+    sentences, held_out = corpus()
     sentences = sentences[: STEPS * BATCH]  # more would not be seen
     tested = held_out[: 40 if run.options.quick else NUM_SENTENCES]
     grammar = next_word_floor(tested)
@@ -96,7 +96,7 @@ def measure(run: Run) -> Numbers:
             model, losses = train_in_mode(mode, num_layers, sentences, steps, run.seed)
             run.shown[mode] = losses  # of two layers, which come last
             in_training = full_loss(model, sentences[: len(tested)], mode)
-            word_by_word = training.word_by_word_loss(model, tested)
+            word_by_word = word_by_word_loss(model, tested)
             numbers[f"trained {mode}, {layers}, in training"] = in_training
             numbers[f"trained {mode}, {layers}, word by word"] = word_by_word
             if mode == "with the mask":

@@ -26,12 +26,12 @@ from phase4_causal.masking.next_word_roles import (
     relations_of_heads,
 )
 from phase4_causal.models import load_causal_model, patterns_of
-from shared import training
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.roles import NO_NAME, head_names
 from shared.head_statistics import ENDS, even_weights, head_statistics, layer_statistics
-from shared.training import Trained
+from shared.training.objectives import corpus
+from shared.training.recipes import Trained
 from shared.visualization_utils import QUIET, label_ends, role_color
 
 HIDDEN_WORDS, NEXT_WORDS = "hidden words", "next words"
@@ -49,7 +49,7 @@ class Spread:
 
 def spread_of(trained: Trained) -> Spread:
     """Returns what was measured on the held-out sentences."""
-    layers, mask = patterns_of(trained, training.corpus()[1])
+    layers, mask = patterns_of(trained, corpus()[1])
     of_heads = layer_statistics(layers, mask)
     of_even = head_statistics(even_weights(mask), mask)
     heads = {name: of_heads[name] for name in STATISTICS}

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from phase2_multi_head.models import load_multi_head_model
 from phase4_causal.models import load_causal_model, patterns_of
-from shared import training
 from shared.attention_utils import causal_mask
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Run
 from shared.head_statistics import ENDS, layer_statistics
+from shared.training.objectives import corpus
 
 NUM_SENTENCES = 200
 FALLS = 0.05  # a normalised number that is smaller by less than this has not fallen
@@ -42,7 +42,7 @@ def cut(layers: list[Tensor], mask: Tensor) -> tuple[list[Tensor], Tensor]:
 
 def measure(run: Run) -> Numbers:
     """Returns means over rows and heads, in nats and positions; normalised, even weights have 1."""
-    sentences = training.corpus()[1][: 40 if run.options.quick else NUM_SENTENCES]
+    sentences = corpus()[1][: 40 if run.options.quick else NUM_SENTENCES]
     both_sides = patterns_of(load_multi_head_model(run.options, run.seed), sentences)
     kinds = {
         "both sides": both_sides,

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.models import patterns_of
-from shared import training
 from shared.grammar.roles import (
     FAR,
     MARGIN,
@@ -34,7 +33,7 @@ from shared.grammar.scores import (
     with_relations,
 )
 from shared.toy_language import Sentence
-from shared.training import Trained
+from shared.training.recipes import Trained, untrained_model
 
 # Name -> relation of the grammar, and the direction in which it leads into the past.
 PAST_RELATIONS = {
@@ -117,7 +116,7 @@ def on_both_halves(trained: Trained) -> Asked:
     blanks = []
     for i in range(UNTRAINED_MODELS):
         recipe = replace(trained.recipe, seed=trained.recipe.seed + i * FAR)
-        blanks.append(training.untrained(recipe, CausalSelfAttention))
+        blanks.append(untrained_model(recipe, CausalSelfAttention))
     for_naming, for_scoring = halves()
     return Asked(followed(trained, blanks, for_naming), followed(trained, blanks, for_scoring))
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from phase4_causal.own_text.characters import CharacterText, as_tokens
 from phase4_causal.rotary_attention import RotaryHeads
 from phase4_causal.writing.sampling import Sampling
-from shared.optimization import fit
 from shared.toy_model import ToyTransformer
+from shared.training.loop import fit
 
 WIDTH, READ = 64, 128  # d_model, and the characters that are read at once
 STEPS, BATCH = 1000, 16

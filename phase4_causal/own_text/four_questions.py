@@ -43,13 +43,14 @@ from phase4_causal.own_text.characters import (
     load_characters,
 )
 from phase4_causal.own_text.repeated_text import read_twice
-from shared import checkpoints, training
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.best_reader import excess_loss, questions
 from shared.toy_language import SPECIAL
 from shared.toy_model import MakeAttention
-from shared.training import Recipe, variant
+from shared.training.checkpoints import trained_model
+from shared.training.objectives import corpus
+from shared.training.recipes import Recipe, variant
 from shared.visualization_utils import BLUE, HIDDEN, INK
 
 EARLY_STEPS = 300  # of the models of one layer, as in how_many_heads.py
@@ -86,11 +87,11 @@ def toy_twice(run: Run) -> Numbers:
 
 def toy_heads(run: Run) -> float:
     """Returns how many nats of a hidden word four heads save, in one layer."""
-    asked = questions(training.corpus()[1][:SENTENCES])
+    asked = questions(corpus()[1][:SENTENCES])
 
     def excess(recipe: Recipe, make: MakeAttention) -> float:
         early = variant(recipe, steps=EARLY_STEPS)
-        trained = checkpoints.trained_model(early, make, run.options, run.seed)
+        trained = trained_model(early, make, run.options, run.seed)
         return excess_loss(trained.logits, asked)
 
     one = excess(SINGLE_HEAD_RECIPE, make_single_head)

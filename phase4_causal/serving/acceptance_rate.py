@@ -17,11 +17,12 @@ from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.models import load_causal_model
 from phase4_causal.serving.speculative_decoding import chooser, speculate
 from phase4_causal.writing.sampling import Sampling
-from shared import checkpoints
 from shared.evidence.claims import Numbers
 from shared.experiment import Experiment, Run
 from shared.toy_language import START_ID, encode
-from shared.training import LITTLE_DECAY, Recipe, corpus
+from shared.training.checkpoints import trained_model
+from shared.training.objectives import corpus
+from shared.training.recipes import LITTLE_DECAY, Recipe
 
 RECIPE = Recipe(
     "draft_model",
@@ -40,7 +41,7 @@ def measure(run: Run) -> Numbers:
     large = load_causal_model(run.options, run.seed).model
     own_size = argparse.Namespace(**vars(run.options))
     own_size.d_model = own_size.heads = None  # options of the command line are for the large model
-    small = checkpoints.trained_model(RECIPE, CausalSelfAttention, own_size, run.seed).model
+    small = trained_model(RECIPE, CausalSelfAttention, own_size, run.seed).model
     prompts = [[START_ID, *encode(sentence.words[:2])] for sentence in corpus()[1][:20]]
     numbers = {}
     for temperature in TEMPERATURES:

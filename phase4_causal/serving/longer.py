@@ -14,13 +14,13 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase4_causal.rotary_attention import TRAINED, RotaryHeads
-from shared import charts, training
+from shared import charts
 from shared.evidence.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.optimization import fit
 from shared.toy_language import SPECIAL
 from shared.toy_model import ToyTransformer
-from shared.training import Recipe
+from shared.training.loop import fit
+from shared.training.recipes import Recipe, new_model
 from shared.visualization_utils import BLUE, GREY, ORANGE, RED
 
 COLORS = {
@@ -44,7 +44,7 @@ def train_copier(seed: int, steps: int) -> ToyTransformer:
     """Returns a model that knows places by attention alone, trained on texts of TRAINED words."""
     generator = torch.Generator().manual_seed(seed)
     recipe = Recipe("longer", "next word", 4, 1, steps, seed=seed)
-    model = training.new_model(recipe, RotaryHeads)
+    model = new_model(recipe, RotaryHeads)
     model.positions = torch.zeros(LENGTHS[-1], recipe.d_model)
 
     def loss_of_step(_: int) -> Tensor:
@@ -53,7 +53,7 @@ def train_copier(seed: int, steps: int) -> ToyTransformer:
         return F.cross_entropy(logits[:, BACK:].flatten(0, 1), wanted[:, BACK:].flatten())
 
     rates = {"matrix_rate": 0.02, "rate": 0.01, "matrix_decay": 0.0, "decay": 0.01}
-    fit(model, loss_of_step, steps, **rates, share=lambda step: min(1, (step + 1) / WARM_UP))
+    fit(model, loss_of_step, steps, **rates, schedule=lambda step: min(1, (step + 1) / WARM_UP))
     return model
 
 

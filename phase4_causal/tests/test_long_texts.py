@@ -50,11 +50,11 @@ from phase4_causal.long_texts.state_space import (
     state_space_recurrent,
 )
 from phase4_causal.long_texts.topk_attention import top_blocks, top_k_mask, top_keys
-from shared import training
 from shared.attention_utils import causal_mask, local_mask, strided_mask
 from shared.tests.helpers import near, qkv
 from shared.toy_language import END_ID, START_ID, encode
-from shared.training import Recipe
+from shared.training.objectives import corpus
+from shared.training.recipes import Recipe, untrained_model
 
 
 def inputs_of(t_q, t_k, *, leading=(2, 3)):
@@ -485,7 +485,7 @@ def test_masks_of_the_trained_model_are_what_their_names_say():
 def sayer_of_end(make_attention):
     """An untrained model that says <end> everywhere, and is right once a sentence."""
     recipe = Recipe("t", "next word", 3, 2, 0, d_model=33)
-    model = training.untrained(recipe, make_attention).model.double()
+    model = untrained_model(recipe, make_attention).model.double()
     torch.nn.init.constant_(model.output_bias[END_ID], 9.0)
     return model
 
@@ -494,7 +494,7 @@ def sayer_of_end(make_attention):
 @pytest.mark.parametrize("name", sparse_masks.masks_of(1))
 def test_answers_through_a_mask_are_those_of_a_loop_over_words(name):
     """Each sentence alone, in a model that is told of every pair of words; nothing is padded."""
-    sentences = training.corpus()[1][:7]
+    sentences = corpus()[1][:7]
     longest = max(len(sentence.words) for sentence in sentences)
     mask = sparse_masks.masks_of(longest + 1)[name]
     found = sparse_masks.answers_through(sayer_of_end(CausalSelfAttention), sentences, mask)

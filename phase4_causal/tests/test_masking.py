@@ -26,7 +26,6 @@ from phase4_causal.masking import (
     next_word_roles,
 )
 from phase4_causal.models import CAUSAL_RECIPE, largest_leak, patterns_of, with_attention
-from shared import training
 from shared.attention_utils import causal_mask, document_mask, padding_mask
 from shared.grammar.best_reader import next_word_floor
 from shared.grammar.roles import MARGIN, NO_NAME, TIMES_THE_OTHERS
@@ -35,8 +34,10 @@ from shared.head_statistics import even_weights, layer_statistics
 from shared.tests.helpers import near
 from shared.toy_language import END_ID, START_ID, TOY_SENTENCE, VOCABULARY, Sentence, encode
 from shared.toy_model import ToyTransformer, weights_of
+from shared.training.objectives import corpus, word_by_word_loss
+from shared.training.recipes import Recipe, untrained_model
 
-SENTENCES, HELD_OUT = training.corpus()
+SENTENCES, HELD_OUT = corpus()
 TOKENS = torch.tensor([[START_ID, *encode(["the", "cat", "sat", "on"])]])
 RIGHT = {  # written, read
     ("True = may attend", "True = may attend"),
@@ -179,7 +180,7 @@ def test_word_by_word_loss_of_a_causal_model_is_its_full_loss_and_a_loop_agrees(
             terms.append(F.cross_entropy(logits[0, -1], torch.tensor(tokens[i])).item())
     expected = pytest.approx(sum(terms) / len(terms), abs=1e-5)
     assert breaking_causality.full_loss(model, HELD_OUT[:5], "with the mask") == expected
-    assert training.word_by_word_loss(model, HELD_OUT[:5]) == expected
+    assert word_by_word_loss(model, HELD_OUT[:5]) == expected
 
 
 def test_the_grammar_loses_what_is_worked_out_by_hand():
@@ -255,7 +256,7 @@ def test_numbers_of_the_first_and_the_last_layer():
 
 def test_cut_is_what_the_first_layer_computes_under_the_mask_and_not_the_second():
     """Rows are scaled back, and deeper layers read what the mask changed."""
-    trained = training.untrained(replace(MASKED_WORD_RECIPE, num_layers=2), MultiHeadAttention)
+    trained = untrained_model(replace(MASKED_WORD_RECIPE, num_layers=2), MultiHeadAttention)
     layers, mask = mask_patterns.cut(*patterns_of(trained, HELD_OUT[:5]))
     masked = replace(trained, model=with_attention(trained, CausalSelfAttention))
     computed, _ = patterns_of(masked, HELD_OUT[:5])
@@ -266,7 +267,7 @@ def test_cut_is_what_the_first_layer_computes_under_the_mask_and_not_the_second(
 
 def test_a_causal_model_never_reads_the_end_and_its_patterns_start_with_one_more_token():
     sentences = HELD_OUT[:7]
-    trained = training.untrained(CAUSAL_RECIPE, CausalSelfAttention)
+    trained = untrained_model(CAUSAL_RECIPE, CausalSelfAttention)
     (weights, _), mask = patterns_of(trained, sentences)
     real = mask.diagonal(dim1=-2, dim2=-1).sum(dim=-1).flatten()
     assert real.tolist() == [len(sentence.words) + 1 for sentence in sentences]
@@ -325,7 +326,7 @@ def shares_by_loops(model, head, relation, first_asks):
 )
 def test_how_often_heads_follow_a_relation_is_what_a_loop_counts(name, relation, first_asks):
     recipes = [replace(CAUSAL_RECIPE, seed=seed) for seed in (5, 2, 13)]
-    trained, *blanks = [training.untrained(recipe, CausalSelfAttention) for recipe in recipes]
+    trained, *blanks = [untrained_model(recipe, CausalSelfAttention) for recipe in recipes]
     followed = next_word_roles.followed(trained, blanks, HELD_OUT[:11])[name]
     heads = list(itertools.product(range(2), range(4)))
     by_chance = 0
@@ -376,8 +377,8 @@ def test_a_position_comes_before_a_relation_and_a_relation_before_the_other_name
 @torch.no_grad()
 def test_masks_have_no_parameters():
     """The same weights with the mask, without, and under a mask of the caller."""
-    recipe = training.Recipe("t", "next word", 3, 2, 0, d_model=33)
-    trained = training.untrained(recipe, MultiHeadAttention)
+    recipe = Recipe("t", "next word", 3, 2, 0, d_model=33)
+    trained = untrained_model(recipe, MultiHeadAttention)
     torch.nn.init.normal_(trained.model.output_bias)
     tokens = torch.tensor([encode(TOY_SENTENCE.split())])
     masked, _ = with_attention(trained, CausalSelfAttention)(tokens)

@@ -18,13 +18,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from shared import checkpoints, training
 from shared.exercise_checker.check import DONE, NOT_WRITTEN, check
 from shared.exercise_checker.exercise import Exercise, Function
 from shared.grammar import best_reader, roles
 from shared.toy_language import PAD_ID, VOCABULARY
 from shared.toy_model import MakeAttention
-from shared.training import LITTLE_DECAY, Recipe, Trained
+from shared.training.checkpoints import trained_model
+from shared.training.objectives import corpus, word_by_word_loss
+from shared.training.recipes import LITTLE_DECAY, Recipe, Trained, held_out_loss, train
 
 STEPS = 400
 SENTENCES_ASKED = 100  # of those that are held out
@@ -141,13 +142,13 @@ class Loss(NamedTuple):
 @torch.no_grad()
 def held_out_losses(trained: Trained) -> dict[str, Loss]:
     """Returns what was asked -> the loss. In writing, the last is asked word by word."""
-    _, held_out = training.corpus()
+    _, held_out = corpus()
     model = trained.model
     if trained.recipe.objective == NEXT:
         grammar = best_reader.next_word_floor(held_out)
         return {
-            "all words at once": Loss(training.held_out_loss(trained), grammar),
-            "word by word": Loss(training.word_by_word_loss(model, held_out), grammar),
+            "all words at once": Loss(held_out_loss(trained), grammar),
+            "word by word": Loss(word_by_word_loss(model, held_out), grammar),
         }
     asked = best_reader.questions(held_out[:SENTENCES_ASKED])
     longest = max(tokens.size(1) for tokens, *_ in asked)
@@ -226,8 +227,8 @@ def train_answer(
     make_right = partial(ReadersAttention, way, exercise.solution)
     print(f"your {name}: {STEPS} steps of training", flush=True)
     try:
-        yours = training.train(replace(recipe, name=f"your {name}"), make)
-        print_beside(yours, checkpoints.load_or_train(recipe, make_right), make_right)
+        yours = train(replace(recipe, name=f"your {name}"), make)
+        print_beside(yours, trained_model(recipe, make_right), make_right)
     except OSError:
         raise  # of a disk or a screen
     except Exception as error:

@@ -33,7 +33,6 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from shared import training
 from shared.grammar.scores import (
     Key,
     attended_word,
@@ -54,7 +53,8 @@ from shared.head_statistics import (
 )
 from shared.toy_language import Sentence
 from shared.toy_model import MakeAttention
-from shared.training import Recipe, Trained, attention_on
+from shared.training.objectives import attention_weights, corpus
+from shared.training.recipes import Recipe, Trained, untrained_model
 
 NEEDED_AT_A_POSITION = 0.90  # of the rows have their largest weight there (Voita et al. 2019)
 MARGIN = 0.10  # above what a head reaches that learned nothing (Voita et al. 2019)
@@ -163,7 +163,7 @@ def attention_asked(trained: Trained, sentences: list[Sentence]) -> tuple[list[T
     "most → place" would be said of a head by what <end> alone looks at.
     """
     objective = trained.recipe.objective
-    layers, mask = attention_on(trained.model, sentences, objective, end=False)
+    layers, mask = attention_weights(trained.model, sentences, objective, end=False)
     if objective != "masked word":
         mask[:, :, 0] = False
     return layers, mask
@@ -189,7 +189,7 @@ def place_shares(weights: Tensor, mask: Tensor) -> dict[Place, Tensor]:
 
 def halves() -> tuple[list[Sentence], list[Sentence]]:
     """The naming and the scoring half of the held-out sentences: every other one is in each."""
-    _, held_out = training.corpus()
+    _, held_out = corpus()
     return held_out[0::2], held_out[1::2]
 
 
@@ -198,9 +198,7 @@ def baselines(recipe: Recipe, make_attention: MakeAttention) -> list[Baselines]:
     """The baselines of a model on the half that names heads, and on the half that must agree."""
     blanks = []
     for i in range(UNTRAINED_MODELS):
-        blanks.append(
-            training.untrained(replace(recipe, seed=recipe.seed + i * FAR), make_attention)
-        )
+        blanks.append(untrained_model(replace(recipe, seed=recipe.seed + i * FAR), make_attention))
     return [baselines_on(sentences, blanks) for sentences in halves()]
 
 

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from shared import training
 from shared.grammar.best_reader import KIND, ORDER
 from shared.toy_language import RELATIONS, Sentence
-from shared.training import Trained
+from shared.training.objectives import attention_weights, corpus
+from shared.training.recipes import Trained
 
 Key = tuple[str, str]  # relation, direction
 
@@ -170,8 +170,8 @@ def chosen_and_scored(trained: Trained) -> dict[str, float]:
     That head was best on the first half. The best of several heads has been lucky, too, so
     no head is scored on the sentences that it was chosen on.
     """
-    sentences = training.corpus()[1]
-    layers, _ = training.attention_on(trained.model, sentences, trained.recipe.objective)
+    sentences = corpus()[1]
+    layers, _ = attention_weights(trained.model, sentences, trained.recipe.objective)
     half = len(sentences) // 2
     first = score_heads([weights[:half] for weights in layers], sentences[:half])
     second = score_heads([weights[half:] for weights in layers], sentences[half:])

@@ -74,10 +74,12 @@ def browser():
 @contextlib.contextmanager
 def quick_training(folder):
     """Within the block checkpoints lie in this folder, and --quick is quicker still."""
-    from shared import checkpoints, paths, training
+    from shared import experiment, paths
+    from shared.training import checkpoints
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "QUICK_STEPS", 8)
+        patch.setattr(checkpoints, "QUICK_STEPS", 8)
+        patch.setattr(experiment, "QUICK_STEPS", 8)
         patch.setattr("phase1_single_head.before.bottleneck.NUM_TEST", 30)
         patch.setattr("shared.grammar.roles.UNTRAINED_MODELS", 1)
         patch.setattr(paths, "CHECKPOINTS", folder)

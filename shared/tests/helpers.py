@@ -15,10 +15,10 @@ from matplotlib.text import Text
 from torch.nn.utils import parameters_to_vector
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared import training, visualization_utils
+from shared import visualization_utils
 from shared.attention_utils import causal_mask
 from shared.toy_model import ToyTransformer
-from shared.training import Recipe
+from shared.training.recipes import Recipe, untrained_model
 
 B, H, T_Q, T_K, D_K, D_V = 2, 3, 5, 7, 11, 13
 
@@ -81,7 +81,7 @@ EXPLORER_RECIPES = (
 
 def sharp_model(recipe):
     """Random weights, but large: biases, words that outweigh positions, attention that decides."""
-    trained = training.untrained(recipe, MultiHeadAttention)
+    trained = untrained_model(recipe, MultiHeadAttention)
     with torch.no_grad():
         for name, parameter in trained.model.named_parameters():
             if name.endswith("bias"):

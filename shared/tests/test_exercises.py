@@ -23,7 +23,7 @@ from phase2_multi_head import multi_head_attention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.induction.induction_scores import after_earlier_occurrence
-from shared import attention_utils, course, paths, toy_model, training
+from shared import attention_utils, course, paths, toy_model
 from shared.attention_utils import padding_mask
 from shared.exercise_checker import command, grade, train
 from shared.exercise_checker.check import DONE, NOT_WRITTEN, call, check
@@ -31,11 +31,14 @@ from shared.exercise_checker.command import HOW
 from shared.exercise_checker.exercise import edited, mistakes
 from shared.exercise_checker.files import written_in
 from shared.exercise_checker.train import WAYS, ReadersAttention
+from shared.grammar import roles
 from shared.head_statistics import relation_weight
 from shared.tests.faults import planted
 from shared.tests.helpers import near
 from shared.tests.test_lessons import changes
 from shared.tests.wrong_answers import RIGHT, WRONG, prefixed, soft
+from shared.training import recipes
+from shared.training.objectives import corpus
 
 STUBS = [importlib.import_module(f"{phase}.exercises") for phase in course.PHASES.values()]
 EACH = [(stubs, n, one) for stubs in STUBS for n, one in enumerate(stubs.EXERCISES, start=1)]
@@ -646,8 +649,9 @@ def test_the_solution_in_the_model_is_the_module_of_the_course(name, padded):
 
 @pytest.fixture
 def trained(checkpoints, monkeypatch, capsys):
-    few = training.corpus()[0][:3000], training.corpus()[1][:80]
-    monkeypatch.setattr(training, "corpus", lambda: few)
+    few = corpus()[0][:3000], corpus()[1][:80]
+    for module in (recipes, roles, train):
+        monkeypatch.setattr(module, "corpus", lambda: few)
     monkeypatch.setattr(train, "SENTENCES_ASKED", 10)
 
     def run(function, name="multi_head_attention", steps=25):

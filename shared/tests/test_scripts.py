@@ -172,7 +172,7 @@ TWICE = [
 def test_the_same_seed_gives_the_same_bytes(quick_run, script, tmp_path, monkeypatch):
     """Trained anew elsewhere, pictures and findings are the same, byte for byte."""
     monkeypatch.setattr(paths, "CHECKPOINTS", tmp_path / "checkpoints")
-    monkeypatch.setattr("shared.checkpoints._trained_here", {})
+    monkeypatch.setattr("shared.training.checkpoints._trained_here", {})
     script.main(options_of(script, tmp_path))
     compared = [*tmp_path.rglob("*.png"), *tmp_path.rglob("*.json")]
     assert compared

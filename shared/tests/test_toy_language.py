@@ -12,7 +12,7 @@ import torch
 from phase1_single_head.models import make_single_head
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
-from shared import paths, toy_language, training
+from shared import paths, toy_language
 from shared.attention_utils import padding_mask
 from shared.grammar import best_reader, scores
 from shared.grammar.best_reader import (
@@ -33,6 +33,7 @@ from shared.toy_language import (
     tokenize,
 )
 from shared.toy_model import ToyTransformer, in_double, sinusoidal_positions, weights_of
+from shared.training.objectives import NUM_HELD_OUT, NUM_TRAIN, corpus
 
 TOY_WORDS = TOY_SENTENCE.split()
 LONG = "quietly those big red dogs beside the soft barn slept again in a bed"
@@ -53,7 +54,7 @@ def sampled(seed, count):
 def test_gold_relations_are_those_that_the_order_of_words_shows():
     """The sampler notes them while it draws; with_relations reads them off."""
     distances = {name: set() for name in RELATIONS}
-    for sentence in training.corpus()[1]:
+    for sentence in corpus()[1]:
         assert scores.with_relations(sentence.words) == sentence
         for name, pairs in sentence.relations.items():
             distances[name] |= {target - source for source, target in pairs}
@@ -69,8 +70,8 @@ def test_gold_relations_are_those_that_the_order_of_words_shows():
 
 
 def test_the_sets_are_disjoint_and_the_toy_sentence_is_never_trained_on():
-    train, held_out = ({sentence.words for sentence in part} for part in training.corpus())
-    assert len(train) == training.NUM_TRAIN and len(held_out) == training.NUM_HELD_OUT
+    train, held_out = ({sentence.words for sentence in part} for part in corpus())
+    assert len(train) == NUM_TRAIN and len(held_out) == NUM_HELD_OUT
     assert not train & held_out and tuple(TOY_WORDS) not in train | held_out
     assert 90 <= len(VOCABULARY) <= 110 and len(set(VOCABULARY)) == len(VOCABULARY)
     assert toy_language.sample_corpus(10, 5, seed=1) == toy_language.sample_corpus(10, 5, seed=1)
@@ -214,7 +215,7 @@ def longest(sentences):
 
 
 def test_a_perfect_head_scores_one_and_an_inverse_head_zero():
-    sentences = training.corpus()[1][:50]
+    sentences = corpus()[1][:50]
     length = longest(sentences)
     for gold in scores.gold_matrices(sentences, length).values():
         perfect = gold.double() + torch.eye(length)  # its own position does not count
@@ -236,7 +237,7 @@ def test_the_best_fixed_offset_by_hand():
 
 
 def test_gold_stands_behind_the_tokens_before_the_first_word():
-    sentences = training.corpus()[1][:20]
+    sentences = corpus()[1][:20]
     gold = scores.gold_matrices(sentences, longest(sentences) + 2, shift=2)
     for n, sentence in enumerate(sentences):
         ((source, target),) = sentence.relations["verb-place"]
@@ -245,7 +246,7 @@ def test_gold_stands_behind_the_tokens_before_the_first_word():
 
 
 def test_scores_name_the_right_head_layer_and_direction():
-    sentences = training.corpus()[1][:20]
+    sentences = corpus()[1][:20]
     length = longest(sentences)
     gold = scores.gold_matrices(sentences, length)["verb-place", "backward"]
     layers = [torch.full((20, 3, length, length), 1 / length) for _ in range(2)]
@@ -265,8 +266,8 @@ def test_the_best_head_is_chosen_on_one_half_and_scored_on_the_other(monkeypatch
     trained = SimpleNamespace(model=None, recipe=SimpleNamespace(objective="masked word"))
 
     def scored(layer, sentences):
-        monkeypatch.setattr(training, "attention_on", lambda *_: ([layer], None))
-        monkeypatch.setattr(training, "corpus", lambda: ([], sentences))
+        monkeypatch.setattr(scores, "attention_weights", lambda *_: ([layer], None))
+        monkeypatch.setattr(scores, "corpus", lambda: ([], sentences))
         return scores.chosen_and_scored(trained)["verb-subject"]
 
     assert scored(layer, sentences) < 0.5

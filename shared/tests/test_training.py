@@ -12,13 +12,31 @@ from torch import nn
 from phase1_single_head.models import make_single_head
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
-from shared import checkpoints as kept
-from shared import optimization, training
-from shared.checkpoints import load_checkpoint, load_or_train, trained_model
 from shared.tests.helpers import near
 from shared.toy_language import VOCABULARY
 from shared.toy_model import ToyTransformer
-from shared.training import Recipe, untrained, variant
+from shared.training.checkpoints import (
+    _trained_here,
+    read_checkpoint,
+    save_checkpoint,
+    trained_model,
+)
+from shared.training.loop import Muon, fit, one_cycle, optimizers, orthogonal
+from shared.training.objectives import (
+    OBJECTIVES,
+    attention_weights,
+    corpus,
+    next_word_loss,
+    to_batch,
+)
+from shared.training.recipes import (
+    Recipe,
+    held_out_loss,
+    new_model,
+    train,
+    untrained_model,
+    variant,
+)
 
 TINY = Recipe("tiny", "masked word", num_heads=2, num_layers=1, steps=25, d_model=16)
 FEW = replace(TINY, name="few_steps", steps=3)
@@ -63,8 +81,8 @@ def test_orthogonal_changes_only_the_singular_values(shape):
     s = s / s.norm(dim=-1, keepdim=True)
     for _ in range(5):
         s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
-    near(optimization.orthogonal(x), u * s.unsqueeze(-2) @ v, share=1e-10)
-    assert torch.equal(optimization.orthogonal(torch.zeros(shape)), torch.zeros(shape))
+    near(orthogonal(x), u * s.unsqueeze(-2) @ v, share=1e-10)
+    assert torch.equal(orthogonal(torch.zeros(shape)), torch.zeros(shape))
 
 
 def test_muon_makes_the_steps_of_torch():
@@ -73,7 +91,7 @@ def test_muon_makes_the_steps_of_torch():
     shapes = [(32, 16), (16, 32), (16, 16), (32, 16), (16, 16)]
     ours = [nn.Parameter(torch.full(shape, 0.1)) for shape in shapes]
     theirs = copy.deepcopy(ours)
-    one = optimization.Muon(ours, 0.04, momentum=0.8, weight_decay=0.5)
+    one = Muon(ours, 0.04, momentum=0.8, weight_decay=0.5)
     two = torch.optim.Muon(theirs, 0.04, momentum=0.8, weight_decay=0.5)
     for _ in range(6):
         for a, b in zip(ours[:-1], theirs[:-1], strict=True):
@@ -94,7 +112,7 @@ OTHERS = {"matrix_rate": 0.01, "rate": 3e-3, "matrix_decay": 0.3, "decay": 0.2}
 def test_fit_is_this_loop_with_muon_for_the_matrices_and_adamw_for_the_rest(rates):
     one, loss_of_step = sorter_and_loss()
     with torch.no_grad():  # it learns wherever it is called
-        losses = optimization.fit(one, loss_of_step, 20, **rates)
+        losses = fit(one, loss_of_step, 20, **rates)
     assert not one.training and torch.equal(one.fixed, torch.ones(4, 4))
 
     rates = USUAL | rates
@@ -103,7 +121,7 @@ def test_fit_is_this_loop_with_muon_for_the_matrices_and_adamw_for_the_rest(rate
     matrices, rest = [first.weight, last.weight], [first.bias, *norm.parameters(), last.bias]
     both = []
     if rates["matrix_rate"]:
-        muon = optimization.Muon(matrices, rates["matrix_rate"], weight_decay=rates["matrix_decay"])
+        muon = Muon(matrices, rates["matrix_rate"], weight_decay=rates["matrix_decay"])
         both.append((muon, rates["matrix_rate"]))
     else:
         rest = matrices + rest
@@ -115,7 +133,7 @@ def test_fit_is_this_loop_with_muon_for_the_matrices_and_adamw_for_the_rest(rate
         loss = loss_of_step(step)
         loss.backward()
         for each, highest in both:
-            each.param_groups[0]["lr"] = highest * optimization.one_cycle(step, 20)
+            each.param_groups[0]["lr"] = highest * one_cycle(step, 20)
             each.step()
         assert loss.item() == losses[step]
     assert same_numbers(one, two)
@@ -129,37 +147,37 @@ def test_each_parameter_of_a_toy_model_belongs_to_one_optimizer(make_attention, 
     model = ToyTransformer(16, 1, 2, make_attention=make_attention)
     linear = {module.weight for module in model.modules() if isinstance(module, nn.Linear)}
     moved = []
-    for each in optimization.optimizers(model, matrix_rate, 0.02, 0.5, 0.0):
+    for each in optimizers(model, matrix_rate, 0.02, 0.5, 0.0):
         parameters = each.param_groups[0]["params"]
         moved += parameters
-        if isinstance(each, optimization.Muon):
+        if isinstance(each, Muon):
             assert set(parameters) == linear
     assert len(moved) == len(set(moved)) and set(moved) == set(model.parameters())
 
 
-def test_who_watches_sees_every_step_and_changes_nothing_and_rates_follow_a_share():
+def test_a_callback_sees_every_step_and_changes_nothing_and_rates_follow_a_schedule():
     one, loss_of_one = sorter_and_loss()
     two, loss_of_two = sorter_and_loss()
     steps, weights = [], []
 
-    def watch(done):
+    def callback(done):
         assert not torch.is_grad_enabled()
         steps.append(done)
         weights.append(one.blocks[0].weight.sum().item())
         one.eval()
 
-    def share(step):
+    def schedule(step):
         return float(step < 3)
 
-    losses = optimization.fit(one, loss_of_one, 5, watch=watch, share=share)
-    assert losses == optimization.fit(two, loss_of_two, 5, share=share) and same_numbers(one, two)
+    losses = fit(one, loss_of_one, 5, callback=callback, schedule=schedule)
+    assert losses == fit(two, loss_of_two, 5, schedule=schedule) and same_numbers(one, two)
     assert steps == [0, 1, 2, 3, 4, 5] and weights[0] == Sorter().blocks[0].weight.sum().item()
     assert len(set(weights)) == 4, "three steps that move, two with a rate of 0"
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 10, 800])
 def test_rates_go_up_and_down_once(steps):
-    shares = [optimization.one_cycle(step, steps) for step in range(steps)]
+    shares = [one_cycle(step, steps) for step in range(steps)]
     top = shares.index(max(shares))
     up, down = shares[: top + 1], shares[top:]
     assert up == sorted(set(up)) and down == sorted(set(down), reverse=True)
@@ -172,8 +190,8 @@ def test_rates_go_up_and_down_once(steps):
 
 
 def test_training_lowers_the_loss_and_repeats_bit_by_bit():
-    first = training.train(TINY, MultiHeadAttention)
-    second = training.train(TINY, MultiHeadAttention)
+    first = train(TINY, MultiHeadAttention)
+    second = train(TINY, MultiHeadAttention)
     assert sum(first.losses[-5:]) < sum(first.losses[:5]) - 1.5
     assert first.losses == second.losses and same_numbers(first.model, second.model)
 
@@ -181,26 +199,27 @@ def test_training_lowers_the_loss_and_repeats_bit_by_bit():
 def test_next_words_bring_their_causal_mask_but_for_the_objective_without():
     """Phase 2's attention is handed the mask that phase 4's makes by itself."""
     recipe = Recipe("x", "next word", num_heads=2, num_layers=2, steps=0, d_model=16)
-    handed, own = untrained(recipe, MultiHeadAttention), untrained(recipe, CausalSelfAttention)
-    assert training.held_out_loss(handed) == training.held_out_loss(own)
-    sentences = training.corpus()[1][:7]
+    handed = untrained_model(recipe, MultiHeadAttention)
+    own = untrained_model(recipe, CausalSelfAttention)
+    assert held_out_loss(handed) == held_out_loss(own)
+    sentences = corpus()[1][:7]
     lengths = [len(sentence.words) + 2 for sentence in sentences]
-    layers, mask = training.attention_on(handed.model, sentences, "next word")
-    others, same = training.attention_on(own.model, sentences, "next word")
+    layers, mask = attention_weights(handed.model, sentences, "next word")
+    others, same = attention_weights(own.model, sentences, "next word")
     assert torch.equal(mask, same) and torch.equal(torch.stack(layers), torch.stack(others))
     assert mask.sum(dim=(1, 2, 3)).tolist() == [n * (n + 1) // 2 for n in lengths]
 
-    shorter, words = training.attention_on(handed.model, sentences, "next word", end=False)
+    shorter, words = attention_weights(handed.model, sentences, "next word", end=False)
     assert words.sum(dim=(1, 2, 3)).tolist() == [n * (n - 1) // 2 for n in lengths]
     near(shorter[1] * words, layers[1][..., :-1, :-1] * words)
 
     unmasked = "next word, without a mask"
-    layers, mask = training.attention_on(handed.model, sentences, unmasked)
+    layers, mask = attention_weights(handed.model, sentences, unmasked)
     assert mask.sum(dim=(1, 2, 3)).tolist() == [n * n for n in lengths]
     assert layers[0].triu(1).max() > 0
-    batch = training.to_batch(sentences, "next word")
-    free = training.OBJECTIVES[unmasked](handed.model, *batch, None)
-    assert free != training.next_word_loss(handed.model, *batch)
+    batch = to_batch(sentences, "next word")
+    free = OBJECTIVES[unmasked](handed.model, *batch, None)
+    assert free != next_word_loss(handed.model, *batch)
 
 
 @pytest.mark.parametrize("objective", ["next word", "masked word"])
@@ -208,8 +227,8 @@ def test_the_loss_counts_only_the_words_to_predict(objective):
     """Of a model that has no embeddings, each word costs the same."""
     model = ToyTransformer(16, 2, 1, make_attention=MultiHeadAttention)
     nn.init.zeros_(model.embedding.weight)
-    batch = training.to_batch(training.corpus()[1][:7], objective)
-    loss = training.OBJECTIVES[objective](model, *batch, torch.Generator().manual_seed(0))
+    batch = to_batch(corpus()[1][:7], objective)
+    loss = OBJECTIVES[objective](model, *batch, torch.Generator().manual_seed(0))
     near(loss.item(), math.log(len(VOCABULARY)), share=1e-5)
 
 
@@ -219,13 +238,13 @@ def test_the_loss_counts_only_the_words_to_predict(objective):
 def test_stages_of_a_training_change_nothing_and_lie_in_the_checkpoint(checkpoints):
     """The first is untrained, the last is the model, between them it learns."""
     watched = replace(TINY, name="watched", stages=(0, 0.4, 1))
-    trained = load_or_train(watched, MultiHeadAttention)
-    alone = training.train(TINY, MultiHeadAttention)
-    loaded = load_checkpoint(watched, MultiHeadAttention)
+    trained = trained_model(watched, MultiHeadAttention)
+    alone = train(TINY, MultiHeadAttention)
+    loaded = read_checkpoint(watched, MultiHeadAttention, "cpu")
     assert trained.losses == alone.losses and same_numbers(trained.model, alone.model)
     assert list(loaded.stages) == [0, 10, 25] and not alone.stages
     first, between, last = [loaded.at_stage(step).model for step in loaded.stages]
-    assert same_numbers(first, training.new_model(TINY, MultiHeadAttention))
+    assert same_numbers(first, new_model(TINY, MultiHeadAttention))
     assert same_numbers(last, alone.model)
     assert not same_numbers(between, first) and not same_numbers(between, last)
 
@@ -242,18 +261,12 @@ def cut_off(path):
 
 
 def with_part(name, part):
-    """The file with another part; part may be made of the one that it has."""
+    """The file with another part."""
 
     def change(path):
-        content = torch.load(path, weights_only=True)
-        content[name] = part(content[name]) if callable(part) else part
-        torch.save(content, path)
+        torch.save(torch.load(path, weights_only=True) | {name: part}, path)
 
     return change
-
-
-def no_numbers(weights):
-    return {name: tensor * math.nan for name, tensor in weights.items()}
 
 
 DAMAGED = {  # what becomes of a file
@@ -261,61 +274,62 @@ DAMAGED = {  # what becomes of a file
     "cut off": cut_off,
     "code": with_part("history", {"code": Sorter()}),
     "an older version": with_part("format", 3),
-    "other settings": with_part("recipe", lambda recipe: recipe | {"steps": 7}),
-    "other words": with_part("vocabulary", ["cat"]),
+    "other settings": with_part("recipe", {"steps": 7}),
     "other weights": with_part("state_dict", {}),
-    "no numbers": with_part("state_dict", no_numbers),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
-def test_a_bad_checkpoint_is_named_and_made_again(checkpoints, capsys, damage):
-    trained = load_or_train(FEW, MultiHeadAttention)
-    loaded = load_checkpoint(FEW, MultiHeadAttention)
+def test_a_damaged_checkpoint_is_one_line_and_made_again(checkpoints, capsys, damage):
+    trained = trained_model(FEW, MultiHeadAttention)
+    loaded = read_checkpoint(FEW, MultiHeadAttention, "cpu")
     assert (loaded.recipe, loaded.losses) == (FEW, trained.losses)
     assert same_numbers(loaded.model, trained.model)
     assert not loaded.model.training, "else dropout would answer, too"
     damage(FEW.path)
-    kept._trained_here.clear()
-    again = load_or_train(FEW, MultiHeadAttention)
-    said = f"few_steps.pt {kept.DAMAGED}: training it again"
-    assert said in capsys.readouterr().out
-    assert same_numbers(again.model, trained.model) and load_checkpoint(FEW, MultiHeadAttention)
+    _trained_here.clear()
+    again = trained_model(FEW, MultiHeadAttention)
+    assert "few_steps.pt is damaged: trained again\n" in capsys.readouterr().out
+    assert same_numbers(again.model, trained.model)
+    assert read_checkpoint(FEW, MultiHeadAttention, "cpu")
 
 
 def test_the_same_model_is_the_same_bytes(checkpoints):
     """Whatever the file is called while it is written."""
-    trained = untrained(TINY, MultiHeadAttention)
-    kept.save_checkpoint(trained)
+    trained = untrained_model(TINY, MultiHeadAttention)
+    save_checkpoint(trained)
     written = TINY.path.read_bytes()
-    kept.save_checkpoint(trained)
+    save_checkpoint(trained)
     assert TINY.path.read_bytes() == written
     TINY.path.unlink()
 
 
+def asked(**options):
+    """Options of a command line."""
+    usual = {"seed": 0, "d_model": None, "heads": None, "layers": None, "device": "cpu"}
+    return Namespace(**usual | {"retrain": False, "quick": False} | options)
+
+
 def test_quick_never_stands_in_for_a_trained_model(checkpoints):
+    quick = trained_model(TINY, MultiHeadAttention, asked(quick=True), seed=5)
     recipe = variant(TINY, seed=5)
-    quick = load_or_train(recipe, MultiHeadAttention, quick=True)
     assert quick.recipe.path != recipe.path and not recipe.path.exists()
-    full = load_or_train(recipe, MultiHeadAttention)
-    assert load_or_train(recipe, MultiHeadAttention, quick=True) is full
+    full = trained_model(recipe, MultiHeadAttention)
+    assert trained_model(TINY, MultiHeadAttention, asked(quick=True), seed=5) is full
 
 
 def test_quick_trains_again_only_if_it_is_told_to(checkpoints, capsys):
     recipe = replace(FEW, name="again")
     trains = "training again_quick"
-    for retrain, said in ((False, trains), (False, ""), (True, trains)):
-        kept._trained_here.clear()
-        load_or_train(recipe, MultiHeadAttention, quick=True, retrain=retrain)
-        assert capsys.readouterr().out.partition(":")[0] == said
+    for retrain, printed in ((False, trains), (False, ""), (True, trains)):
+        _trained_here.clear()
+        trained_model(recipe, MultiHeadAttention, asked(quick=True, retrain=retrain))
+        assert capsys.readouterr().out.partition(":")[0] == printed
 
 
-def test_options_size_a_model_and_one_that_has_one_head_or_layer_by_design_keeps_it(monkeypatch):
-    sizes = {"d_model": 24, "heads": 6, "layers": 5}
-    options = Namespace(seed=3, **sizes, device="cpu", retrain=True, quick=False)
-    monkeypatch.setattr(kept, "load_or_train", lambda recipe, *_, **more: (recipe, more))
-    recipe, more = trained_model(replace(TINY, num_layers=2), MultiHeadAttention, options)
-    assert (recipe.seed, recipe.d_model, recipe.num_heads, recipe.num_layers) == (3, 24, 6, 5)
-    assert more == {"device": "cpu", "retrain": True, "quick": False}
-    alone, _ = trained_model(replace(TINY, num_heads=1), MultiHeadAttention, options, seed=7)
+def test_options_size_a_model_and_one_that_has_one_head_or_layer_by_design_keeps_it(checkpoints):
+    options = asked(seed=3, d_model=24, heads=6, layers=5)
+    several = trained_model(replace(FEW, num_layers=2), MultiHeadAttention, options).recipe
+    assert (several.seed, several.d_model, several.num_heads, several.num_layers) == (3, 24, 6, 5)
+    alone = trained_model(replace(FEW, num_heads=1), MultiHeadAttention, options, seed=7).recipe
     assert (alone.seed, alone.num_heads, alone.num_layers) == (7, 1, 1)

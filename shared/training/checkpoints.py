@@ -1,4 +1,4 @@
-"""How does a script get its trained model? It asks trained_model, which reads it or trains it now.
+"""How does a script get its trained model? By trained_model, which reads it or trains it now.
 
 A checkpoint is a file with the weights, the recipe and the losses of the training. So one that was
 made with other settings is noticed and made again.
@@ -14,14 +14,18 @@ from typing import Any
 
 import torch
 
-from shared import paths, training
+from shared import paths
 from shared.toy_language import VOCABULARY
 from shared.toy_model import MakeAttention
-from shared.training import Recipe, Trained, new_model, variant
+from shared.training.recipes import Recipe, Trained, new_model, train, variant
+
+QUICK_STEPS = 30  # of a test drive
+AS_RECIPE_SAYS = argparse.Namespace(
+    d_model=None, heads=None, layers=None, device="cpu", retrain=False, quick=False
+)
 
 # Of the files. Raise it when an old file cannot be read any more, or when training has changed.
 FORMAT = 4
-DAMAGED = "is damaged, or of another version"
 
 
 def save_tensors(content: dict, path: Path) -> None:
@@ -55,7 +59,7 @@ def save_checkpoint(trained: Trained) -> None:
 def whole_content(path: Path, device: str, made_of: Mapping[str, Any]) -> dict:
     """Returns what a file holds that is whole and was made of just this.
 
-    Raises FileNotFoundError if there is none, and ValueError, in words, for any other file.
+    Raises FileNotFoundError if there is none, and ValueError for any other file.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -65,27 +69,26 @@ def whole_content(path: Path, device: str, made_of: Mapping[str, Any]) -> dict:
     except FileNotFoundError:
         raise
     except Exception:  # unpickling foreign bytes can fail in any way
-        raise ValueError(DAMAGED) from None
+        raise ValueError("is damaged") from None
     if not (whole and agrees):
-        raise ValueError(DAMAGED)
+        raise ValueError("is damaged")
     return content
 
 
-def load_checkpoint(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> Trained:
-    """Returns the model of a recipe, as save_checkpoint wrote it.
+def read_checkpoint(recipe: Recipe, make_attention: MakeAttention, device: str) -> Trained | None:
+    """Returns the model of a recipe, as save_checkpoint wrote it, or None.
 
-    Raises FileNotFoundError if there is none, and ValueError, in words for the reader, for a
-    damaged or another file.
+    If the file is damaged, of another version or of another attention, one line says so.
     """
-    content = whole_content(recipe.path, device, made_of(recipe))
-    model = new_model(recipe, make_attention, device)
+    model = new_model(recipe, make_attention, device).eval()
     try:
+        content = whole_content(recipe.path, device, made_of(recipe))
         model.load_state_dict(content["state_dict"])
-    except RuntimeError:  # the attention had other weights when the file was made
-        raise ValueError(DAMAGED) from None
-    if not all(numbers.isfinite().all() for numbers in model.state_dict().values()):
-        raise ValueError(DAMAGED)
-    model.eval()
+    except FileNotFoundError:
+        return None
+    except (ValueError, RuntimeError):
+        print(f"{paths.shown(recipe.path)} is damaged: trained again", flush=True)
+        return None
     return Trained(model, recipe, content["history"]["loss"], content["stages"])
 
 
@@ -94,55 +97,50 @@ def load_checkpoint(recipe: Recipe, make_attention: MakeAttention, device: str =
 _trained_here: dict[tuple[Path, MakeAttention], Trained] = {}
 
 
-def load_or_train(
-    recipe: Recipe,
-    make_attention: MakeAttention,
-    *,
-    device: str = "cpu",
-    retrain: bool = False,
-    quick: bool = False,
-) -> Trained:
-    """Returns the trained model of a recipe, from its checkpoint, or trained now and saved.
-
-    retrain: train even if there is a checkpoint. quick: without a checkpoint, train 30 steps only
-    and save them under a name of their own, so that they never stand in for a trained model.
-    """
+def already_trained(
+    recipe: Recipe, make_attention: MakeAttention, options: argparse.Namespace
+) -> Trained | None:
+    """Returns what this process has trained by a recipe, or what is in its file, or None."""
     if (recipe.path, make_attention) in _trained_here:
         return _trained_here[recipe.path, make_attention]
-    try:
-        if not retrain:
-            return load_checkpoint(recipe, make_attention, device)
-    except FileNotFoundError:
-        pass
-    except ValueError as error:
-        print(f"{paths.shown(recipe.path)} {error}: training it again", flush=True)
-    if quick:
-        steps = min(recipe.steps, training.QUICK_STEPS)
-        quick_recipe = replace(recipe, name=f"{recipe.name}_quick", steps=steps)
-        return load_or_train(quick_recipe, make_attention, device=device, retrain=retrain)
-    paths.check_writable(recipe.path.parent)
-    what = f"{recipe.steps:,} steps, {recipe.objective}, seed {recipe.seed}"
-    print(f"training {recipe.name}: {what}", flush=True)
-    trained = training.train(recipe, make_attention, device)
-    save_checkpoint(trained)
-    _trained_here[recipe.path, make_attention] = trained
-    return trained
+    if options.retrain:
+        return None
+    return read_checkpoint(recipe, make_attention, options.device)
 
 
 def trained_model(
     recipe: Recipe,
     make_attention: MakeAttention,
-    options: argparse.Namespace,
+    options: argparse.Namespace | None = None,
     seed: int | None = None,
 ) -> Trained:
-    """Returns load_or_train as the options say. A recipe with one head or one layer keeps it."""
-    sized = variant(
+    """Returns the trained model of a recipe, from its checkpoint, or trained now and saved.
+
+    options: as the command line gives them. They size the model, but one head or one layer stays
+        one. retrain: train even if there is a checkpoint. quick: without a checkpoint, train 30
+        steps only and save them under a name of their own, so that they never stand in for a
+        trained model. None: just the recipe.
+    seed: unless given that of the options.
+    """
+    if options is None:
+        options = argparse.Namespace(seed=recipe.seed, **vars(AS_RECIPE_SAYS))
+    recipe = variant(
         recipe,
         seed=options.seed if seed is None else seed,
         d_model=options.d_model,
         num_heads=options.heads if recipe.num_heads > 1 else None,
         num_layers=options.layers if recipe.num_layers > 1 else None,
     )
-    return load_or_train(
-        sized, make_attention, device=options.device, retrain=options.retrain, quick=options.quick
-    )
+    trained = already_trained(recipe, make_attention, options)
+    if trained is None and options.quick:
+        steps = min(recipe.steps, QUICK_STEPS)
+        recipe = replace(recipe, name=f"{recipe.name}_quick", steps=steps)
+        trained = already_trained(recipe, make_attention, options)
+    if trained is None:
+        paths.check_writable(recipe.path.parent)
+        what = f"{recipe.steps:,} steps, {recipe.objective}, seed {recipe.seed}"
+        print(f"training {recipe.name}: {what}", flush=True)
+        trained = train(recipe, make_attention, options.device)
+        save_checkpoint(trained)
+        _trained_here[recipe.path, make_attention] = trained
+    return trained

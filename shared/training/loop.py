@@ -113,8 +113,8 @@ def fit(
     rate: float = RATE,
     matrix_decay: float = MATRIX_DECAY,
     decay: float = DECAY,
-    share: Callable[[int], float] | None = None,
-    watch: Callable[[int], None] | None = None,
+    schedule: Callable[[int], float] | None = None,
+    callback: Callable[[int], None] | None = None,
     progress: str = "",
 ) -> list[float]:
     """Train a model and leave it ready for use (model.eval()); returns the loss of each step.
@@ -125,30 +125,32 @@ def fit(
         without blocks.
     rate, decay: of AdamW, for everything else. Decay takes rate * decay of each number away at
         each step.
-    share: step -> the share of both rates at that step, as `constant`; one_cycle unless given.
-    watch: called without gradients, with the number of steps done: 0, and after each step 1, 2 ...
+    schedule: step -> the share of both rates at that step, as `constant`; one_cycle unless given.
+    callback: called without gradients, with the number of steps done: 0, and after each step.
     progress: what to call this on a progress bar; without it there is none.
     """
     both = optimizers(model, matrix_rate, rate, matrix_decay, decay)
-    share = share or partial(one_cycle, steps=steps)
-    schedules = [LambdaLR(each, share) for each in both]
+    schedule = schedule or partial(one_cycle, steps=steps)
+    schedulers = [LambdaLR(optimizer, schedule) for optimizer in both]
 
     @torch.no_grad()
-    def report(done: int) -> None:
-        if watch:
-            watch(done)
+    def report(steps_done: int) -> None:
+        if callback:
+            callback(steps_done)
 
     losses = []
     report(0)
     bar = tqdm(range(steps), desc=progress, leave=False, disable=not progress or None)
     for step in bar:
-        if not model.training:  # at first, and where watch has tested it
+        if not model.training:  # at first, and where callback has tested it
             model.train()
         loss = loss_of_step(step)
         model.zero_grad()
         loss.backward()
-        for each in (*both, *schedules):
-            each.step()
+        for optimizer in both:
+            optimizer.step()
+        for scheduler in schedulers:
+            scheduler.step()
         losses.append(loss.item())
         bar.set_postfix_str(f"loss {losses[-1]:.3f}", refresh=False)
         report(step + 1)

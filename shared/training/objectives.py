@@ -1,99 +1,27 @@
-"""How is a toy model trained? Recipes, objectives, batches.
+"""What is a toy model trained to do? The sentences, their batches, and the losses.
 
 A toy model guesses hidden words from both sides (BERT; Devlin et al. 2019), or each word from those
 before it (GPT; Radford et al. 2018). Its loss is in nats a word, so exp(loss) is its perplexity.
-A Recipe holds what decides a model, and shared/checkpoints.py keeps what was trained. Optimizers
-and learning-rate schedule (one_cycle) are in shared/optimization.py, the grammar of the sentences
-is in shared/toy_language.py.
+The grammar of the sentences is in shared/toy_language.py.
 """
 
-import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from shared import paths, toy_language
+from shared import toy_language
 from shared.attention_utils import causal_mask, padding_mask
-from shared.optimization import MATRIX_DECAY, fit
 from shared.toy_language import PAD_ID, SPECIAL, VOCABULARY, Sentence
-from shared.toy_model import MakeAttention, ToyTransformer
+from shared.toy_model import ToyTransformer
 
 NUM_TRAIN, NUM_HELD_OUT = 20_000, 500
-QUICK_STEPS = 30  # of a test drive
-
-# The weight decay for models of one layer. More of it pulls the matrices so near to 0 that the
-# model loses more, and a lone head looks at nothing but its own word.
-LITTLE_DECAY = 0.1
 
 # Of all words CHOSEN are to be guessed. Of these KEPT stay as they are, SWAPPED become other words,
 # and the rest is hidden. So words that can be read learn to look around, too.
 CHOSEN, KEPT, SWAPPED = 0.3, 0.3, 0.1
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What decides a trained model."""
-
-    name: str  # of the checkpoint's file
-    objective: str  # one of OBJECTIVES
-    num_heads: int
-    num_layers: int
-    steps: int
-    d_model: int = 64
-    batch_size: int = 64
-    matrix_decay: float = MATRIX_DECAY
-    seed: int = 0
-    stages: tuple[float, ...] = ()  # shares of the training after which the model is kept, too
-
-    @property
-    def path(self) -> Path:
-        return paths.CHECKPOINTS / f"{self.name}.pt"
-
-
-def variant(recipe: Recipe, seed: int = 0, **sizes: int | None) -> Recipe:
-    """The recipe with another seed or other numbers, and a name that says so.
-
-    sizes: d_model, num_heads, num_layers or steps; None leaves a number as it is.
-    """
-    changed = {}
-    name = recipe.name
-    for size, value in sizes.items():
-        if value is not None and value != getattr(recipe, size):
-            changed[size] = value
-            name += f"_{size.removeprefix('num_')}{value}"
-    if seed != recipe.seed:
-        name += f"_seed{seed}"
-    return replace(recipe, name=name, seed=seed, **changed)
-
-
-@dataclass
-class Trained:
-    """A model with the recipe that made it."""
-
-    model: ToyTransformer
-    recipe: Recipe  # with 0 steps for an untrained one
-    losses: list[float] = field(default_factory=list)  # of each step, nats per predicted word
-    stages: dict[int, Tensor] = field(default_factory=dict)  # steps done -> all numbers after them
-
-    @property
-    def label(self) -> str:
-        return f"trained {self.recipe.steps:,} steps" if self.recipe.steps else "untrained"
-
-    def logits(self, tokens: Tensor) -> Tensor:
-        """tokens (B, T) -> (B, T, V) on the CPU, on whatever device the model is."""
-        return self.model(tokens.to(self.model.positions.device))[0].cpu()
-
-    def at_stage(self, step: int) -> "Trained":
-        """The model as it was after so many steps."""
-        model = copy.deepcopy(self.model)
-        vector_to_parameters(self.stages[step].to(model.positions.device), model.parameters())
-        return replace(self, model=model)
 
 
 @cache
@@ -163,7 +91,9 @@ OBJECTIVES: dict[str, Callable[[ToyTransformer, Tensor, Tensor, torch.Generator]
 }
 
 
-def _batches(lengths: Tensor, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
+def endless_batches(
+    lengths: Tensor, batch_size: int, generator: torch.Generator
+) -> Iterator[Tensor]:
     """Endless batches of sentence indices.
 
     Sentences of a batch are of similar length, which leaves little padding.
@@ -179,7 +109,7 @@ def _batches(lengths: Tensor, batch_size: int, generator: torch.Generator) -> It
 
 
 @torch.no_grad()
-def attention_on(
+def attention_weights(
     model: ToyTransformer, sentences: list[Sentence], objective: str, *, end: bool = True
 ) -> tuple[list[Tensor], Tensor]:
     """Weights of every layer, each (N, H, T, T), and what each token may see, bool (N, 1, T, T).
@@ -200,17 +130,6 @@ def attention_on(
 
 
 @torch.no_grad()
-def held_out_loss(trained: Trained) -> float:
-    """Loss in nats per predicted word on the held-out sentences, the same words at every call."""
-    model, objective = trained.model, trained.recipe.objective
-    device = model.positions.device
-    tokens, lengths = to_batch(corpus()[1], objective)
-    generator = torch.Generator().manual_seed(0)
-    model.eval()
-    return OBJECTIVES[objective](model, tokens.to(device), lengths.to(device), generator).item()
-
-
-@torch.no_grad()
 def word_by_word_loss(model: ToyTransformer, sentences: list[Sentence]) -> float:
     """Next-word loss in nats per word when only the words so far go in, as in writing."""
     tokens, _ = to_batch(sentences, "next word")
@@ -220,46 +139,3 @@ def word_by_word_loss(model: ToyTransformer, sentences: list[Sentence]) -> float
         logits, _ = model(rows[:, :length])
         losses.append(F.cross_entropy(logits[:, -1], rows[:, length], reduction="none"))
     return torch.cat(losses).mean().item()
-
-
-def new_model(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> ToyTransformer:
-    """The untrained model of a recipe; its seed decides the weights."""
-    torch.manual_seed(recipe.seed)
-    sizes = recipe.d_model, recipe.num_heads, recipe.num_layers
-    return ToyTransformer(*sizes, make_attention=make_attention).to(device)
-
-
-def untrained(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> Trained:
-    """The model of a recipe before its first step: the control for what training is said to do."""
-    return Trained(new_model(recipe, make_attention, device), replace(recipe, steps=0))
-
-
-def train(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> Trained:
-    """Train a new toy model by the recipe, with a progress bar."""
-    model = new_model(recipe, make_attention, device)
-    generator = torch.Generator().manual_seed(recipe.seed)
-    tokens, lengths = to_batch(corpus()[0], recipe.objective)
-    batches = _batches(lengths, recipe.batch_size, generator)
-    loss = OBJECTIVES[recipe.objective]
-    wanted = [round(share * recipe.steps) for share in recipe.stages]
-    stages = {}
-
-    def loss_of_step(_: int) -> Tensor:
-        batch = next(batches)
-        of_batch = lengths[batch]
-        seen = tokens[batch, : of_batch.max()]
-        return loss(model, seen.to(device), of_batch.to(device), generator)
-
-    def keep_stage(done: int) -> None:
-        if done in wanted:
-            stages[done] = parameters_to_vector(model.parameters()).cpu()
-
-    losses = fit(
-        model,
-        loss_of_step,
-        recipe.steps,
-        matrix_decay=recipe.matrix_decay,
-        watch=keep_stage,
-        progress=f"training {recipe.name}",
-    )
-    return Trained(model, recipe, losses, stages)
