@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# On first use this makes .venv and installs everything there. Then it runs the course: python shared/course.py.
+# On first use this makes .venv and installs everything there. Then it runs the course: python shared/lab/runner.py.
 #
 #   ./run_all.sh              the four phases, then the report page
 #   ./run_all.sh test         the tests
@@ -14,7 +14,7 @@ say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 fail() { printf 'run_all.sh: %s\n' "$*" >&2; exit 2; }
 
 cd -P -- "$(dirname -- "${BASH_SOURCE[0]}")"
-[[ -f shared/course.py ]] || fail "$PWD is not the folder of the course"  # never make .venv in another project's
+[[ -f shared/lab/runner.py ]] || fail "$PWD is not the folder of the course"  # never make .venv in another project's
 
 version_of() { "$1" -V 2> /dev/null || true; }
 is_recent() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null; }
@@ -65,4 +65,4 @@ if [[ ! -f .venv/installed || $(< .venv/installed) != "$(stamp)" ]]; then
     can_stay || make
     install
 fi
-exec "$python" shared/course.py "$@"
+exec "$python" shared/lab/runner.py "$@"

@@ -21,7 +21,7 @@ TESTS = {
         "reading",
         "self_attention",
     ),
-    "phase2_multi_head": ("block", "costs", "heads", "pooling"),
+    "phase2_multi_head": ("block", "costs", "heads", "measure", "pooling"),
     "phase3_visualization": (
         "circuits",
         "explorer",
@@ -40,21 +40,18 @@ TESTS = {
         "writing",
     ),
     "shared": (
-        "evidence",
         "exercises",
         "hostile_inputs",
         "house",
         "lessons",
-        "measure",
         "oracles",
         "refusals",
-        "report",
-        "running",
         "scripts",
         "toy_language",
         "training",
         "visualization_utils",
     ),
+    "shared/lab": ("evidence", "report", "runner"),
 }
 
 

@@ -22,7 +22,7 @@ from phase2_multi_head.models import MULTI_HEAD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import cli, paths
 from shared.attention_utils import normalized_entropy
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Picture, Results, Run
 from shared.grammar.best_reader import excess_loss, questions
 from shared.grammar.roles import NO_NAME, head_names

@@ -5,7 +5,7 @@
     if __name__ == "__main__":
         main.run()
 
-To add one, write such a file, name its module in shared/plan.py, and see .github/CONTRIBUTING.md.
+To add one, write such a file, name its module in shared/lab/plan.py; .github/CONTRIBUTING.md helps.
 The first line of its docstring is the question, and the picture is named after the file.
 measure(run) returns the numbers of one seed by name. They are printed one a line, but as a matrix
 where names of the form "row, column" fill rows and columns. What the picture needs beside numbers,
@@ -28,8 +28,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from shared import cli, paths
-from shared.evidence import findings, record
-from shared.evidence.claims import Claim, Numbers
+from shared.claims import Claim, Numbers
+from shared.lab import findings, record
 from shared.training.checkpoints import QUICK_STEPS
 from shared.visualization_utils import headline, save_animation, save_plot
 

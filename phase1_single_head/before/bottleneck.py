@@ -17,7 +17,7 @@ from torch import Tensor
 
 from phase1_single_head.before.seq2seq import SIZE, LuongSeq2Seq, Seq2Seq
 from shared import charts
-from shared.evidence.claims import Claim, Numbers
+from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.training.loop import fit
 from shared.visualization_utils import BLUE, GREEN, GREY

@@ -14,7 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from phase1_single_head.before.additive import AdditiveAttention, LuongAttention
 from phase1_single_head.parts.cross_attention import CrossAttention
 from phase1_single_head.parts.facts import train_lookup
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Run
 
 SCORINGS = {

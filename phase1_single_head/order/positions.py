@@ -25,7 +25,7 @@ from phase1_single_head.order.reverse_and_copy import (
 )
 from phase1_single_head.self_attention import SelfAttention
 from shared import charts
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_model import sinusoidal_positions
 from shared.visualization_utils import BLUE, ORANGE, QUIET, SIGNED_MAP, WEIGHT_MAP

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from phase1_single_head.parts.cross_attention import CrossAttention
 from phase1_single_head.parts.facts import NOUNS, Facts, draw_facts, train_lookup
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_language import ADJECTIVES
 from shared.visualization_utils import RED, frame_cell, plot_attention

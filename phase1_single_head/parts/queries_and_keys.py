@@ -12,7 +12,7 @@ import math
 import torch
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Run
 
 NEXT_DAY = [1, 2, 3, 4, 5, 6, 0]  # day i should look at day NEXT_DAY[i]

@@ -22,7 +22,7 @@ from phase1_single_head.parts.two_places import TwoPlaces, right_at_end, train_t
 from phase1_single_head.parts.undivided import FoldedSelfAttention, UndividedSelfAttention
 from phase1_single_head.self_attention import SelfAttention, masked_softmax
 from shared import charts
-from shared.evidence.claims import Claim, Numbers
+from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.visualization_utils import BLUE, ORANGE, RED, label_ends
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from phase1_single_head.self_attention import SelfAttention
 from shared import charts
-from shared.evidence.claims import Claim, Numbers
+from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.visualization_utils import BLUE, GREEN, GREY, HIDDEN, ORANGE, PURPLE, QUIET, RED
 

@@ -13,7 +13,7 @@ from torch import nn
 from phase1_single_head.reading import long_path
 from phase1_single_head.reading.other_weights import alternative_weights
 from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
-from shared.measure import count_operations
+from phase2_multi_head.costs.measure import count_operations
 from shared.tests.helpers import as_printed, near
 
 

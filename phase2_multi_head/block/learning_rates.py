@@ -18,7 +18,7 @@ from phase2_multi_head.block.qk_norm import QKNormAttention
 from phase2_multi_head.models import next_word_model, train_in_order
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import charts
-from shared.evidence.claims import Claim, Numbers
+from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.training.loop import constant
 from shared.training.recipes import held_out_loss

@@ -18,7 +18,7 @@ from phase2_multi_head.block.block_by_parts import LAYERS_BY_PARTS
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import charts
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_language import encode, sample_corpus
 from shared.toy_model import Block, in_double

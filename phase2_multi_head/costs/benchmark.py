@@ -3,7 +3,7 @@
 Equality comes first: all ways have the weights of one MultiHeadAttention and the causal mask, and
 each output is compared with that of this module. A fifth way is wrong on purpose: its mask has the
 other meaning, True = hidden. A time is that of a forward pass, divided by the time that
-nn.MultiheadAttention takes in the same round (shared/measure.py). Times belong to a machine, so
+nn.MultiheadAttention takes in the same round (costs/measure.py). Times belong to a machine, so
 they get no verdict. Run this script alone.
 """
 
@@ -13,13 +13,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from phase2_multi_head.costs.measure import paired_times, ratio_quartiles
 from phase2_multi_head.fused_attention import FusedMultiHeadAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, StackOfHeads
 from shared.attention_checks import torch_twin
 from shared.attention_utils import causal_mask
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Run
-from shared.measure import paired_times, ratio_quartiles
 
 SHAPES, QUICK_SHAPES = ((8, 64), (1, 512)), ((2, 64),)  # sequences, length
 D_MODEL, NUM_HEADS, ROUNDS = 512, 8, 5

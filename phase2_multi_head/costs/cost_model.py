@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
+from phase2_multi_head.costs.measure import count_operations, in_bytes, peak_memory
 from phase2_multi_head.fused_attention import FusedMultiHeadAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.measure import count_operations, in_bytes, peak_memory
 from shared.visualization_utils import BLUE, GREY, QUIET, label_ends
 
 D_MODEL, NUM_HEADS, MILLION = 128, 2, 1_000_000

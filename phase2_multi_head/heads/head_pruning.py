@@ -23,7 +23,7 @@ from phase2_multi_head.heads.head_importance import (
     removal_importance,
 )
 from phase2_multi_head.models import load_multi_head_model, train_two_lookups
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Run
 from shared.training.objectives import NUM_HELD_OUT
 

@@ -19,7 +19,7 @@ from phase1_single_head.models import (
 from phase2_multi_head.models import ONE_LAYER_RECIPE, load_multi_head_model, load_one_layer_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import charts
-from shared.evidence.claims import Claim, Numbers
+from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.best_reader import Gaps, excess_loss, floor, questions
 from shared.grammar.scores import CORE_RELATIONS, chosen_and_scored, offset_baselines

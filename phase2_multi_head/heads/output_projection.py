@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import charts
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import added_by_heads
 from shared.visualization_utils import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET

@@ -16,7 +16,7 @@ import torch
 
 from phase1_single_head.parts.two_places import TwoPlaces
 from phase2_multi_head.models import train_two_lookups
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Run
 
 ENOUGH = 0.9  # of the answers are right

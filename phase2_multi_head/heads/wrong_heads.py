@@ -21,7 +21,7 @@ from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
 from shared import charts
 from shared.attention_checks import check_heads
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.visualization_utils import BLUE, GREEN, ORANGE, QUIET
 

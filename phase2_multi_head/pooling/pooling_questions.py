@@ -29,7 +29,7 @@ from phase2_multi_head.pooling.attention_pooling import (
 )
 from shared import charts
 from shared.attention_utils import padding_mask
-from shared.evidence.claims import Claim, Numbers
+from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_language import PLACES, SUBJECTS, Sentence, encode, pad_batch, sample_corpus
 from shared.training.loop import fit

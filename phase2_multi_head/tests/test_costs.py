@@ -13,11 +13,11 @@ from torch.utils.checkpoint import checkpoint
 from phase1_single_head.before.scoring import D_MODEL, kept_bytes
 from phase1_single_head.self_attention import SelfAttention
 from phase2_multi_head.costs import benchmark, cost_model
+from phase2_multi_head.costs.measure import count_operations, peak_memory
 from phase2_multi_head.fused_attention import FusedMultiHeadAttention
 from phase2_multi_head.grouped_query_attention import GroupedQueryAttention, kv_cache_bytes
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, StackOfHeads
 from shared.attention_utils import causal_mask
-from shared.measure import count_operations, peak_memory
 from shared.tests.helpers import T_K, T_Q, B, H
 
 

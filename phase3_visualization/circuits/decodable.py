@@ -20,7 +20,7 @@ from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.circuits.patching import Pairs, Patching
 from phase3_visualization.circuits.subject_pairs import subject_pairs
-from shared.evidence.claims import Claim, Numbers
+from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_language import SUBJECTS, decode
 from shared.toy_model import ToyTransformer, in_double

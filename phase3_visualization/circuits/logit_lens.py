@@ -21,7 +21,7 @@ from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import split_heads
 from shared import charts
 from shared.attention_utils import padding_mask
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import added_by_heads
 from shared.toy_language import MASK_ID, decode, encode, pad_batch

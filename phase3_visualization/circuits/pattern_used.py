@@ -17,7 +17,7 @@ from torch import Tensor
 from phase2_multi_head.models import load_multi_head_model
 from phase3_visualization.circuits.patching import Pairs, Patching
 from phase3_visualization.circuits.subject_pairs import subject_pairs
-from shared.evidence.claims import Claim, Numbers
+from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Run
 from shared.toy_model import ToyTransformer, in_double
 from shared.training.objectives import corpus

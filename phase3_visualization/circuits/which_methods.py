@@ -25,7 +25,7 @@ from phase3_visualization.circuits.planted import (
     PlantedModel,
     run_planted,
 )
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import composed
 from shared.visualization_utils import BLUE, plot_cells, readable

@@ -20,7 +20,7 @@ import torch
 from phase1_single_head.order.reverse_and_copy import SymbolMover
 from phase1_single_head.parts.two_places import TwoPlaces
 from phase3_visualization.explorer import examples, models
-from shared.evidence import findings, record
+from shared.lab import findings, record
 from shared.paths import HOME, place
 from shared.toy_language import SPECIAL, VOCABULARY
 from shared.training.recipes import Trained

@@ -30,7 +30,7 @@ from phase3_visualization.layers.readers import (
 )
 from shared import charts
 from shared.attention_utils import attention_rollout
-from shared.evidence.claims import Claim, Numbers
+from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_model import ToyTransformer
 from shared.training.objectives import corpus

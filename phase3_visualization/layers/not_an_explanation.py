@@ -19,7 +19,7 @@ from torch import Tensor
 
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, split_heads
-from shared.evidence.claims import Claim, Numbers
+from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import added_by_heads
 from shared.toy_language import encode

@@ -30,7 +30,7 @@ from phase3_visualization.pretrained.language_model import (
     tokens_of,
     winograd_pairs,
 )
-from shared.evidence.claims import Claim, Numbers
+from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.visualization_utils import BLUE, GREY, QUIET, RED, readable
 

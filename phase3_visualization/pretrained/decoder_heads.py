@@ -27,7 +27,7 @@ from phase3_visualization.pretrained.language_model import (
 )
 from shared import head_statistics
 from shared.attention_utils import causal_mask
-from shared.evidence.claims import Claim, Numbers
+from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.visualization_utils import BLUE, GREY, HIDDEN, INK, QUIET
 

@@ -20,7 +20,7 @@ from phase3_visualization.pretrained.any_model import modules_of
 from phase3_visualization.pretrained.attention_maps import NO_NAME, as_layers, measured_in
 from phase3_visualization.pretrained.language_model import LanguageModel, Reading, read_texts
 from shared import head_statistics
-from shared.evidence.claims import Claim, Numbers
+from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Run
 
 DRAWN, QUICK_DRAWN = 40, 8  # sentences, by the seed

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from phase3_visualization.pretrained import unpacked
 from shared import paths
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Run
 
 INSTALL = 'pip install -e ".[pretrained]"'

@@ -25,7 +25,7 @@ from phase3_visualization.pretrained.any_model import (
     tiny_model,
 )
 from phase3_visualization.pretrained.language_model import LanguageModel, load_language_model
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Run
 
 TEXTS = [published.TEXT, "Words!", "Short sentences are padded at the end."]

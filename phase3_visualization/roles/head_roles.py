@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared.evidence.claims import Claim, Numbers
+from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.roles import (
     MARGIN,

@@ -19,7 +19,7 @@ from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared.attention_utils import normalized_entropy
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.roles import (
     COLUMN_RULES,

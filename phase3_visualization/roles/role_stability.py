@@ -16,7 +16,7 @@ from torch import Tensor
 
 from phase2_multi_head.models import AGAIN, load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.roles import head_names
 from shared.grammar.scores import CORE_RELATIONS, DIRECTIONS, relation_name, score_heads

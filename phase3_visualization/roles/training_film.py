@@ -21,7 +21,7 @@ from torch import Tensor
 
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Film, Results, Run
 from shared.grammar import roles
 from shared.grammar.scores import CORE_RELATIONS, DIRECTIONS

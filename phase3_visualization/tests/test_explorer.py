@@ -24,7 +24,7 @@ from phase2_multi_head.models import MULTI_HEAD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.explorer import examples, models, wagers, write_page
 from shared import cli, paths
-from shared.publishing.report.lessons import rendered, sources
+from shared.lab.lessons import rendered, sources
 from shared.tests.faults import FAULTS, replaced
 from shared.tests.helpers import in_torch, near, open_watched, small_records
 from shared.toy_language import (

@@ -23,7 +23,7 @@ import torch
 from phase3_visualization.explorer import write_page
 from phase3_visualization.explorer.models import as_packed
 from shared import paths
-from shared.publishing.report.write_pages import TRY
+from shared.lab.report import TRY
 from shared.tests.helpers import as_if_trained, axe_violations, in_torch, open_watched
 from shared.toy_language import INDEX, MASK_ID, PAD_ID, START_ID, VOCABULARY, encode
 

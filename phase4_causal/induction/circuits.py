@@ -38,7 +38,7 @@ from phase4_causal.induction.word_tables import (
     says,
 )
 from shared import charts
-from shared.evidence.claims import Claim, Numbers
+from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import composed
 from shared.toy_language import decode

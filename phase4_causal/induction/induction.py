@@ -39,7 +39,7 @@ from phase4_causal.induction.induction_scores import (
     wrong,
 )
 from shared.attention_utils import causal_mask
-from shared.evidence.claims import Claim, Numbers
+from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_language import decode
 from shared.toy_model import ToyTransformer

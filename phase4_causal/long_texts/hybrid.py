@@ -19,7 +19,7 @@ from phase2_multi_head.multi_head_attention import merge_heads, split_heads
 from phase4_causal.long_texts.delta_rule import delta_rule
 from shared import charts
 from shared.attention_utils import causal_mask
-from shared.evidence.claims import Claim, Numbers
+from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.training.loop import fit
 from shared.visualization_utils import BLUE, GREY, QUIET

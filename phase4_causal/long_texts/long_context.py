@@ -2,7 +2,7 @@
 
 We compare plain attention with tiles (the same function), a band (a part of it) and another kernel,
 on one sequence, in the forward pass. Memory is the peak above the inputs, counted allocation by
-allocation. Times of tiles are printed as ratios within rounds (shared/measure.py) at the longest
+allocation. Times of tiles are printed as ratios within rounds (costs/measure.py) at the longest
 text, with quartiles. What a GPU would read from its slow memory and write to it is computed by a
 formula.
 """
@@ -19,13 +19,13 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
+from phase2_multi_head.costs.measure import paired_times, peak_memory, ratio_quartiles
 from phase4_causal.long_texts.flash_attention import flash_attention
 from phase4_causal.long_texts.linear_attention import linear_attention
 from phase4_causal.long_texts.local_attention import local_attention
 from shared import charts
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.measure import paired_times, peak_memory, ratio_quartiles
 from shared.visualization_utils import BLUE, GREEN, GREY, INK, ORANGE
 
 NUM_HEADS, WIDTH, WINDOW = 2, 64, 128

@@ -15,7 +15,7 @@ from torch import Tensor
 from phase1_single_head.self_attention import masked_softmax
 from phase4_causal.long_texts.delta_rule import delta_rule
 from shared import charts
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE, QUIET
 

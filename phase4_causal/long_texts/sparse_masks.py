@@ -22,7 +22,7 @@ from torch import Tensor
 
 from phase4_causal.models import load_causal_model
 from shared.attention_utils import causal_mask, local_mask, strided_mask
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.best_reader import next_word_floor
 from shared.toy_language import PAD_ID, Sentence

@@ -23,7 +23,7 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.models import largest_leak
 from shared.attention_utils import causal_mask
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_language import START, START_ID, encode
 from shared.toy_model import MakeAttention, ToyTransformer, recorded_outputs

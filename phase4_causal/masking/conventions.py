@@ -21,7 +21,7 @@ from torch import Tensor
 
 from phase1_single_head.self_attention import masked_softmax
 from shared.attention_utils import causal_mask, padding_mask
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.visualization_utils import BLUE, QUIET, plot_cells
 

@@ -26,7 +26,7 @@ from phase4_causal.masking.next_word_roles import (
     relations_of_heads,
 )
 from phase4_causal.models import load_causal_model, patterns_of
-from shared.evidence.claims import Claim, Numbers
+from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.roles import NO_NAME, head_names
 from shared.head_statistics import ENDS, even_weights, head_statistics, layer_statistics

@@ -15,7 +15,7 @@ from torch import Tensor
 from phase2_multi_head.models import load_multi_head_model
 from phase4_causal.models import load_causal_model, patterns_of
 from shared.attention_utils import causal_mask
-from shared.evidence.claims import Claim, Numbers
+from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Run
 from shared.head_statistics import ENDS, layer_statistics
 from shared.training.objectives import corpus

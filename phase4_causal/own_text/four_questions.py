@@ -43,7 +43,7 @@ from phase4_causal.own_text.characters import (
     load_characters,
 )
 from phase4_causal.own_text.repeated_text import read_twice
-from shared.evidence.claims import Claim, Numbers
+from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.best_reader import excess_loss, questions
 from shared.toy_language import SPECIAL

@@ -28,7 +28,7 @@ from phase4_causal.own_text.characters import (
     load_characters,
 )
 from shared import charts
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.visualization_utils import BLUE, GREY, QUIET
 

@@ -17,7 +17,7 @@ from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.models import load_causal_model
 from phase4_causal.serving.speculative_decoding import chooser, speculate
 from phase4_causal.writing.sampling import Sampling
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Run
 from shared.toy_language import START_ID, encode
 from shared.training.checkpoints import trained_model

@@ -14,12 +14,18 @@ from dataclasses import dataclass
 
 import torch
 
+from phase2_multi_head.costs.measure import (
+    count_operations,
+    matmul_rate,
+    memory_rate,
+    paired_times,
+    ratio_quartiles,
+)
 from phase2_multi_head.grouped_query_attention import kv_cache_bytes
 from phase4_causal.models import long_model
 from phase4_causal.writing.sampling import new_caches
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Run
-from shared.measure import count_operations, matmul_rate, memory_rate, paired_times, ratio_quartiles
 from shared.toy_model import ToyTransformer
 
 D_MODEL, NUM_LAYERS = 768, 2  # 38 MB of weights: more than most processors keep near

@@ -24,7 +24,7 @@ from phase3_visualization.pretrained.language_model import (
 )
 from phase4_causal.serving.any_decoder import Decoder
 from phase4_causal.serving.engine import Engine
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Run
 
 PROMPTS = (

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from phase4_causal.rotary_attention import TRAINED, RotaryHeads
 from shared import charts
-from shared.evidence.claims import Claim, Numbers
+from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_language import SPECIAL
 from shared.toy_model import ToyTransformer

@@ -13,7 +13,7 @@ import random
 from phase4_causal.models import load_causal_model
 from phase4_causal.serving.engine import Engine
 from phase4_causal.serving.packed_toy import PackedToy
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Run
 from shared.toy_language import sample_sentence
 from shared.toy_model import ToyTransformer, in_double

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from phase1_single_head.order.position_encodings import rotary
 from phase1_single_head.self_attention import scaled_dot_product_attention
+from phase2_multi_head.costs.measure import count_operations
 from phase2_multi_head.grouped_query_attention import kv_cache_bytes
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
 from phase3_visualization.pretrained import any_model, language_model
@@ -33,7 +34,6 @@ from phase4_causal.serving.rolling_cache import RollingCache
 from phase4_causal.serving.speculative_decoding import chooser, missing_part, speculate
 from phase4_causal.writing.sampling import GREEDY, Sampling, new_caches, write_sentences
 from shared.attention_utils import causal_mask
-from shared.measure import count_operations
 from shared.tests.helpers import near
 from shared.toy_language import END_ID, START_ID, VOCABULARY, decode
 from shared.toy_model import ToyTransformer

@@ -5,13 +5,13 @@ import math
 import pytest
 import torch
 
+from phase2_multi_head.costs.measure import count_operations
 from phase4_causal.causal_attention import CausalSelfAttention, generate
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.models import long_model
 from phase4_causal.writing import cache_savings
 from phase4_causal.writing import generate as generate4
 from phase4_causal.writing.sampling import GREEDY, Sampling, Written, new_caches, write_sentences
-from shared.measure import count_operations
 from shared.tests.helpers import near
 from shared.toy_language import END_ID, PAD_ID, START_ID, VOCABULARY, encode
 from shared.toy_model import ToyTransformer

@@ -17,11 +17,11 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from phase2_multi_head.costs.measure import count_operations
 from phase4_causal.models import load_causal_model, long_model
 from phase4_causal.writing.sampling import new_caches
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.measure import count_operations
 from shared.toy_language import START_ID, VOCABULARY, encode
 from shared.toy_model import ToyTransformer, in_double
 from shared.visualization_utils import BLUE, GREY, INK, label_ends

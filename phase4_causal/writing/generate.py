@@ -20,7 +20,7 @@ from torch import Tensor
 from phase4_causal.models import load_causal_model
 from phase4_causal.writing.sampling import GREEDY, Sampling, Written, write_sentences
 from shared import charts
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
 from shared.experiment import Experiment, Film, Results, Run
 from shared.grammar.best_reader import sentence_log_probability
 from shared.toy_language import (

@@ -23,7 +23,7 @@ from phase2_multi_head import multi_head_attention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.induction.induction_scores import after_earlier_occurrence
-from shared import attention_utils, course, paths, toy_model
+from shared import attention_utils, paths, toy_model
 from shared.attention_utils import padding_mask
 from shared.exercise_checker import command, grade, train
 from shared.exercise_checker.check import DONE, NOT_WRITTEN, call, check
@@ -40,7 +40,7 @@ from shared.tests.wrong_answers import RIGHT, WRONG, prefixed, soft
 from shared.training import recipes
 from shared.training.objectives import corpus
 
-STUBS = [importlib.import_module(f"{phase}.exercises") for phase in course.PHASES.values()]
+STUBS = [importlib.import_module(f"{phase}.exercises") for phase in paths.PHASES.values()]
 EACH = [(stubs, n, one) for stubs in STUBS for n, one in enumerate(stubs.EXERCISES, start=1)]
 BY_NAME = {one.name: one for *_, one in EACH}
 NAMES = [one.name for *_, one in EACH]

@@ -23,7 +23,7 @@ from shared.attention_utils import (
     padding_mask,
     strided_mask,
 )
-from shared.evidence import findings
+from shared.lab import findings
 from shared.tests.helpers import near
 
 X = torch.ones(3, 2)

@@ -14,12 +14,13 @@ import tomllib
 import pytest
 
 import test_all
-from shared import course, paths
-from shared.publishing.report.lessons import sources
+from shared import paths
+from shared.lab.lessons import sources
+from shared.lab.plan import path_of
 from shared.tests import budget, faults, test_oracles
 from shared.tests.faults import FAULTS
 
-ORDER = ["shared", *course.PHASES.values()]
+ORDER = ["shared", *paths.PHASES.values()]
 FILES = {  # path -> its text; my_exercises.py is written by a reader
     path: path.read_text(encoding="utf-8")
     for top in ORDER
@@ -44,7 +45,7 @@ def imported_by(path, *, anywhere=True):
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 name = f"{node.module}.{alias.name}"
-                is_module = (paths.ROOT / course.path_of(name)).is_file()
+                is_module = (paths.ROOT / path_of(name)).is_file()
                 yield name if is_module else node.module
 
 
@@ -80,23 +81,21 @@ def test_no_file_needs_itself_and_no_room():
     has_no_circle({room: needed - {room, *ORDER} for room, needed in needs.items()})
 
 
-def test_only_the_course_calls_the_maintainers_commands():
+def test_nobody_needs_the_laboratory():
+    """It is entered at one place: where a run has ended, an experiment hands its numbers over."""
     for path in CODE:
-        inside = "publishing" in path.parts or path.name == "course.py"
-        assert inside or not [name for name in ours(path) if "shared.publishing" in name], path
-
-
-def test_claims_and_record_need_no_runner():
-    for path in CODE:
-        if "evidence" in path.parts:
-            assert not ours(path) & {"shared.course", "shared.experiment"}, path
+        if "lab" not in path.parts:
+            above = [name for name in ours(path, anywhere=False) if name.startswith("shared.lab")]
+            assert not above, f"{path} imports {above}"
+            inside = [name for name in ours(path) if name.startswith("shared.lab")]
+            assert not inside or path.name == "experiment.py", f"{path} imports {inside}"
 
 
 def test_a_file_defines_or_it_measures():
-    """Nobody imports what measures; only the commands of shared/ are called by shared/course.py."""
+    """Nobody imports what measures; the runner calls the commands of shared/lab."""
     measuring = set()
     for path, text in FILES.items():
-        measures = re.search(r"main = Experiment\(|cli\.parse\(", text)
+        measures = re.search(r"^main = Experiment\(|cli\.parse\(", text, re.MULTILINE)
         if measures and path.name not in ("cli.py", "experiment.py"):
             measuring.add(module_of(path))
     for path in CODE:

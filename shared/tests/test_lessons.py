@@ -15,16 +15,15 @@ from markdown_it import MarkdownIt
 from PIL import Image
 
 from shared import cli, paths
-from shared.evidence import record
-from shared.evidence.claims import all_claims
-from shared.publishing import record_links, table
-from shared.publishing.seven import SMALL_PICTURES, draw_small_pictures
+from shared.claims import all_claims
+from shared.lab import pages, record, tables
+from shared.lab.front_page import SMALL_PICTURES, draw_small_pictures
 from shared.tests.faults import planted
 
 PHASES = tuple(paths.PHASES.values())
 LESSONS = [f"{phase}/README.md" for phase in PHASES]
 NOTES = "data/notes.md"  # most of its numbers are those of other people's notes
-PAGES = [paths.shown(page) for page in record_links.pages()][1:]  # without README
+PAGES = [paths.shown(page) for page in pages.pages()][1:]  # without README
 PAGES.remove(NOTES)
 ROOMS = [page for page in PAGES if page not in LESSONS and page.startswith("phase")]
 CHANGES = "Change this, expect that"  # a section whose rows are tried
@@ -86,7 +85,7 @@ def sections(page):
 def unlinked_numbers(text, settings):
     """Numbers of two digits and more that neither lead to the record nor are settings."""
     found = []
-    for match in NUMBER.finditer(prose(record_links.without_quotes(text))):
+    for match in NUMBER.finditer(prose(pages.without_quotes(text))):
         whole, decimals, power, percent = match.groups(default="")
         digits = re.sub(r"[,.]", "", whole + decimals).lstrip("0")
         is_setting = whole.replace(",", "") in settings and not decimals + power + percent
@@ -122,7 +121,7 @@ def test_seven_surprises_have_a_story_with_picture_script_and_verdict():
 
 def test_the_front_door_counts_as_the_record_does():
     on_record = [claim for claim in all_claims() if record.verdict(claim)]
-    assert table.counts_of(on_record) in " ".join(text_of("README.md").split())
+    assert tables.counts_of(on_record) in " ".join(text_of("README.md").split())
 
 
 @pytest.mark.parametrize("page", PAGES)

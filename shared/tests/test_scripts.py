@@ -20,11 +20,11 @@ from phase3_visualization import attention_3d, attention_flow
 from phase4_causal import summary
 from phase4_causal import visualize as visualize4
 from shared import paths, toy_language
-from shared.evidence import findings
-from shared.evidence.claims import all_claims
-from shared.plan import PLANS
-from shared.publishing.report import write_pages
-from shared.publishing.report.write_pages import promised
+from shared.claims import all_claims
+from shared.lab import findings
+from shared.lab import report as write_pages
+from shared.lab.plan import PLANS
+from shared.lab.report import promised
 from shared.tests.helpers import smallest, watched_texts
 from shared.toy_language import TOY_SENTENCE
 

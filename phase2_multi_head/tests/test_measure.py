@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from shared import measure
+from phase2_multi_head.costs import measure
 from shared.attention_utils import (
     attention_distance,
     attention_entropy,

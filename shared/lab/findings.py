@@ -2,7 +2,7 @@
 
 An experiment judges its claims with `judge`, prints a line for each with `print_verdicts`, and
 keeps all of it with `save` in data/processed/findings/, a file for each experiment. From these
-files shared/publishing/report/ makes a page.
+files shared/lab/report.py makes a page.
 """
 
 import errno
@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from shared import paths
-from shared.evidence import record
-from shared.evidence.claims import MARKS, Claim, Numbers, Verdict
+from shared.claims import MARKS, Claim, Numbers, Verdict
+from shared.lab import record
 
 WIDTH, INDENT = 100, "    "  # of the printed lines
 MOST_OUTSIDE = 0.15  # of the numbers of a run: where more lie outside the record, it is said

@@ -16,7 +16,7 @@
 The first sentence of the text is the point; at which size and how it was tried comes after it. A
 claim stands in the file that measures it (shared/experiment.py). From there the terminal, the
 report page, data/claims.md and the tests read it. A rule judges one seed. The verdict says in how
-many of ten seeds the rule holds (shared/evidence/record.py). Rules were made on seeds 0 to 9 and
+many of ten seeds the rule holds (shared/lab/record.py). Rules were made on seeds 0 to 9 and
 committed before the ten seeds of the record were run.
 """
 
@@ -24,7 +24,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from shared.plan import PLANS
+from shared import paths
 
 HOLDS, FAILS, DIFFER = "holds", "does not hold", "seeds differ"
 MARKS = {HOLDS: "+", FAILS: "x", DIFFER: "~"}
@@ -135,8 +135,9 @@ class Claim:
 def all_claims() -> list[Claim]:
     """Returns every claim that a script of the course measures, phase by phase."""
     claims = []
-    for plan in PLANS.values():
-        for module in plan.all:
-            main = importlib.import_module(module).main
-            claims.extend(getattr(main, "claims", ()))
+    for folder in paths.PHASES.values():
+        for file in sorted((paths.ROOT / folder).rglob("*.py")):
+            if "\nmain = Experiment(" in file.read_text(encoding="utf-8"):
+                module = file.relative_to(paths.ROOT).with_suffix("")
+                claims.extend(importlib.import_module(".".join(module.parts)).main.claims)
     return claims

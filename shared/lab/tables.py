@@ -1,26 +1,25 @@
 """What was found? Writes data/claims.md and data/numbers.md.
 
-    python shared/publishing/table.py
+    python shared/lab/tables.py
 
 Both are made from the claims, which stand in the code beside what measures them, and from the
 record. data/claims.md has a line for each finding, which unfolds. data/numbers.md has a row for
 each number on record, and to these rows the numbers in README and lessons are links
-(record_links.py).
+(pages.py).
 """
 
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from statistics import fmean
 
 from shared import cli, paths
-from shared.evidence import findings, record
-from shared.evidence.claims import DIFFER, FAILS, HOLDS, Claim, all_claims
-from shared.plan import SECTIONS, path_of, question_of
-from shared.publishing import record_links
+from shared.claims import DIFFER, FAILS, HOLDS, Claim, all_claims
+from shared.lab import findings, pages, record
+from shared.lab.plan import PLANS, SECTIONS, path_of, question_of
 
 CLAIMS_PAGE = paths.ROOT / "data" / "claims.md"
 NUMBERS_PAGE = paths.ROOT / "data" / "numbers.md"
@@ -43,7 +42,7 @@ A few findings are about models that other people have trained and published. Th
 only the sentences, so these lines say *ten draws* and not ten runs.
 
 Every number that the ten runs measured stands in [the table of numbers](numbers.md). Both pages
-are written by [table.py](../shared/publishing/table.py). What course notes say wrongly, and what is
+are written by [tables.py](../shared/lab/tables.py). What course notes say wrongly, and what is
 true instead, has [a page of its own](notes.md).
 """
 FINDING = """
@@ -66,7 +65,7 @@ Each script that measures was run ten times, with {seeds}. For each number that 
 page says what the ten runs gave on average, and the range in which a run of your own should fall,
 nineteen times in twenty (a 95 % prediction interval: the mean and 2.37 standard deviations to both
 sides). The ten values themselves are in [evidence.csv](evidence.csv). Numbers in README and lessons
-lead here. Written by [table.py](../shared/publishing/table.py).
+lead here. Written by [tables.py](../shared/lab/tables.py).
 """
 NUMBERS_OF = """
 ## <a id="{experiment}"></a>{experiment}
@@ -152,8 +151,16 @@ def finding(claim: Claim) -> str:
         bar=bar_of(claim),
         script=Path(path).name,
         path=path,
-        experiment=record_links.short_name(claim.experiment),
+        experiment=pages.short_name(claim.experiment),
     )
+
+
+def in_reading_order(claims: Iterable[Claim]) -> list[Claim]:
+    """Returns claims in the order in which the course runs what measures them."""
+    scripts = []
+    for plan in PLANS.values():
+        scripts += plan.all
+    return sorted(claims, key=lambda claim: scripts.index(claim.experiment))
 
 
 def counts_of(claims: Sequence[Claim]) -> str:
@@ -217,11 +224,11 @@ def numbers_page() -> str:
     """Returns every number on record as Markdown, a table for each experiment."""
     text = NUMBERS_OPENING.format(seeds=record.SEEDS_IN_WORDS)
     last = ""
-    for anchor, module, name in record_links.rows():
+    for anchor, module, name in pages.rows():
         if module != last:
             path = path_of(module)
             text += NUMBERS_OF.format(
-                experiment=record_links.short_name(module),
+                experiment=pages.short_name(module),
                 question=question_of(module),
                 script=Path(path).name,
                 path=path,
@@ -236,7 +243,7 @@ def numbers_page() -> str:
 @cli.script
 def main(argv: list[str] | None = None) -> None:
     cli.parse(cli.parser(__doc__), argv)
-    claims = all_claims()
+    claims = in_reading_order(all_claims())
     texts = {
         CLAIMS_PAGE: claims_page(claims),
         NUMBERS_PAGE: numbers_page(),

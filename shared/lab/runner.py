@@ -1,16 +1,16 @@
-"""Runs the course. ./run_all.sh does the same, after it has made .venv; options follow the word.
+"""Runs the course, when ./run_all.sh has made .venv; options follow the word.
 
-    python shared/course.py                    the four phases, then the report page
-    python shared/course.py all                the same, and the experiments that take longer
-    python shared/course.py phase2 --seeds 3   one phase, here with three seeds
-    python shared/course.py test               the tests; options are those of pytest: test -k ring
-    python shared/course.py help               the options of a run
+    ./run_all.sh                    the four phases, then the report page
+    ./run_all.sh all                the same, and the experiments that take longer
+    ./run_all.sh phase2 --seeds 3   one phase, here with three seeds
+    ./run_all.sh test               the tests; options are those of pytest: test -k ring
+    ./run_all.sh help               the options of a run
 
 For maintainers:
 
-    python shared/course.py test --faults      is each fault noticed that is put into a mechanism?
-    python shared/course.py replicate          all experiments, ten seeds, into data/evidence.csv
-    python shared/course.py publish            the last run's pictures into visualizations/gallery/
+    ./run_all.sh test --faults      is each fault noticed that is put into a mechanism?
+    ./run_all.sh replicate          all experiments, ten seeds, into data/evidence.csv
+    ./run_all.sh publish            the last run's pictures into visualizations/gallery/
 
 First the models that scripts share are trained. Then scripts run two at a time, each with one
 thread, and are told in reading order; what measures times runs at the end, when nothing else does.
@@ -39,16 +39,16 @@ import matplotlib
 from tqdm import tqdm
 
 from shared import cli, paths
-from shared.evidence.findings import INDENT, wrapped
-from shared.evidence.record import SEEDS
+from shared.lab.findings import INDENT, wrapped
+from shared.lab.plan import PLANS, SECTIONS, Plan, can_run, path_of, question_of
+from shared.lab.record import SEEDS
+from shared.lab.report import write_pages
 from shared.paths import PHASES
-from shared.plan import PLANS, SECTIONS, Plan, can_run, path_of, question_of
-from shared.publishing.report.write_pages import write_pages
 from shared.training.objectives import corpus
 
 MAINTAINERS = {  # word -> the module that does it
-    "replicate": "shared.publishing.replicate",
-    "publish": "shared.publishing.publish",
+    "replicate": "shared.lab.replicate",
+    "publish": "shared.lab.gallery",
 }
 PROCESSES = 2
 LOG = paths.PROCESSED / "run.log"

@@ -16,9 +16,8 @@ import shutil
 from pathlib import Path
 
 from shared import cli, paths
-from shared.evidence import record
 from shared.experiment import Results
-from shared.publishing import record_links, seven
+from shared.lab import front_page, pages, record
 
 MORE_SEEDS = ("phase2_multi_head.heads.how_many_heads",)
 FILM = "phase3/live_page.gif"  # recorded by hand
@@ -28,7 +27,7 @@ SHOWN = re.compile(r"visualizations/gallery/([\w/]+\.(?:png|gif|svg))")
 def linked_pictures() -> list[str]:
     """Returns the pictures that a README shows, as paths below the gallery."""
     names = set()
-    for page in record_links.pages():
+    for page in pages.pages():
         names.update(SHOWN.findall(page.read_text(encoding="utf-8")))
     return sorted(names)
 
@@ -40,7 +39,7 @@ def is_made_by_hand(name: str) -> bool:
 
 def draw_without_a_run(options: argparse.Namespace) -> None:
     """Draws the pictures that show the ten seeds of the record."""
-    seven.draw_small_pictures(options.output_dir)
+    front_page.draw_small_pictures(options.output_dir)
     for module in MORE_SEEDS:
         results = Results(record.runs(module), options, {})
         importlib.import_module(module).main.draw(results, as_published=True)

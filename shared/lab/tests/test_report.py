@@ -10,13 +10,13 @@ import matplotlib.pyplot as plt
 import pytest
 
 from shared import cli, paths
-from shared.evidence import findings, record
-from shared.evidence.claims import DIFFER, FAILS, HOLDS, all_claims
+from shared.claims import DIFFER, FAILS, HOLDS, all_claims
 from shared.experiment import made_otherwise
+from shared.lab import findings, record
+from shared.lab import report as write_pages
+from shared.lab.front_page import SMALL_PICTURES
+from shared.lab.lessons import rendered, sources
 from shared.paths import place
-from shared.publishing.report import write_pages
-from shared.publishing.report.lessons import rendered, sources
-from shared.publishing.seven import SMALL_PICTURES
 from shared.tests.helpers import axe_violations
 from shared.visualization_utils import save_figure
 

@@ -16,12 +16,11 @@ import pytest
 import torch
 from PIL import Image
 
-from shared import course, experiment, paths
-from shared.evidence import claims, findings, record
-from shared.evidence.claims import DIFFER, FAILS, HOLDS, Claim, Verdict
+from shared import claims, experiment, paths
+from shared.claims import DIFFER, FAILS, HOLDS, Claim, Verdict
 from shared.experiment import Experiment, Picture
-from shared.plan import Plan
-from shared.publishing import publish, record_links, replicate, table
+from shared.lab import findings, gallery, pages, record, replicate, runner, tables
+from shared.lab.plan import Plan
 from shared.tests.helpers import near
 from shared.visualization_utils import in_few_colors
 
@@ -150,7 +149,7 @@ def test_the_record_is_ten_seeds_and_says_where_the_next_falls(recorded):
 def test_no_two_experiments_on_record_have_one_name():
     """Links to their numbers call them by it."""
     modules = record.read()["experiment"].unique()
-    assert len({record_links.short_name(module) for module in modules}) == len(modules)
+    assert len({pages.short_name(module) for module in modules}) == len(modules)
 
 
 def test_where_the_next_seed_falls_is_met_nineteen_times_in_twenty():
@@ -223,7 +222,7 @@ def test_the_record_on_disk_has_every_claim_and_what_pages_quote():
     on_record = [claim for claim in CLAIMS if record.verdict(claim)]
     for claim in CLAIMS:
         record.known(claim)  # raises ValueError, which says what to do
-    wanted = {claim.experiment for claim in on_record} | record_links.linked_experiments()
+    wanted = {claim.experiment for claim in on_record} | pages.linked_experiments()
     assert wanted <= set(record.read()["experiment"])
 
 
@@ -298,34 +297,34 @@ PUDDLE = "../data/numbers.md#wetness:"  # of which TEN are the values: 0.55 to 0
 )
 def test_what_a_page_quotes_agrees_with_the_record(recorded, monkeypatch, link, wrong):
     recorded(rows(TEN), rows([1234.4] * 10, number="n, long"))
-    monkeypatch.setattr(record_links, "all_claims", lambda: [made(at_least=0.7)])
-    (quote,) = record_links.quotes(f"before {link} after")
-    assert record_links.whats_wrong(quote) == wrong
+    monkeypatch.setattr(pages, "all_claims", lambda: [made(at_least=0.7)])
+    (quote,) = pages.quotes(f"before {link} after")
+    assert pages.whats_wrong(quote) == wrong
 
 
 def test_a_text_without_what_it_quotes_has_only_its_other_numbers():
     text = f"of 7 [55–83 %]({PUDDLE}wetness) in [5 of 10](claims.md#C001), [see](a.md#b)"
-    assert record_links.without_quotes(text) == "of 7  in , [see](a.md#b)"
+    assert pages.without_quotes(text) == "of 7  in , [see](a.md#b)"
 
 
 def test_two_numbers_never_share_a_row(recorded):
     recorded(rows(TEN, number="a, b"), rows(TEN, number="a b"))
     with pytest.raises(ValueError, match="rename a b"):
-        list(record_links.rows())
+        list(pages.rows())
 
 
-@pytest.mark.parametrize("page", record_links.pages(), ids=paths.shown)
+@pytest.mark.parametrize("page", pages.pages(), ids=paths.shown)
 def test_pages_quote_the_record_as_it_is(page):
     wrong = []
-    for quote in record_links.quotes(page.read_text(encoding="utf-8")):
-        says = record_links.whats_wrong(quote)
+    for quote in pages.quotes(page.read_text(encoding="utf-8")):
+        says = pages.whats_wrong(quote)
         if says:
             wrong.append(f"[{quote.said}]({quote.anchor}): {says}")
     assert not wrong, "\n".join(wrong)
 
 
 def test_no_number_hides_in_a_comment():
-    for page in record_links.pages():
+    for page in pages.pages():
         comments = re.findall(r"<!--.*?-->", page.read_text(encoding="utf-8"))
         assert not comments, f"{paths.shown(page)}: a reader does not see {comments}"
 
@@ -486,7 +485,7 @@ def test_a_run_that_differs_from_the_record_says_so_alone_and_in_the_story(run):
     assert "mean of 3 runs" in printed
     said = f'but in this run it holds in none of 3 seeds: "water is wet" {DIFFERS}'
     assert said in " ".join(printed.split())
-    told = course.story("shared.plan", course.Result(0, "", "wet: 0.20", (run.kept,)))
+    told = runner.story("shared.lab.plan", runner.Result(0, "", "wet: 0.20", (run.kept,)))
     assert " ".join(told.split()).endswith(f"wet: 0.20 {RECORD} {DIFFERS}")
 
 
@@ -501,13 +500,13 @@ def test_a_run_like_the_record_and_a_claim_that_is_not_on_record(run):
     newer = "A claim is new. Not on record yet: in this run it holds."
     for runs, said in ((wet(*TEN), RECORD), ((), newer)):
         run(runs=runs)
-        told = course.story("shared.plan", course.Result(0, "", "wet: 0.60", (run.kept,)))
+        told = runner.story("shared.lab.plan", runner.Result(0, "", "wet: 0.60", (run.kept,)))
         assert told.endswith(f"wet: 0.60\n    {said}")
 
 
 def test_the_story_says_in_how_many_seeds_each_claim_holds():
     held = [{"held": number} for number in (10, 3, 0)]
-    assert course.held_of(held) == "On record its claims hold in 10, 3 and 0 of 10 seeds."
+    assert runner.held_of(held) == "On record its claims hold in 10, 3 and 0 of 10 seeds."
 
 
 def test_the_numbers_may_choose_the_answer(run):
@@ -535,17 +534,17 @@ def small_course(tmp_path, monkeypatch):
         seed, folder = int(argv[1]), Path(argv[-1])
         calls.append(seed)
         if seed in broken:
-            return course.Result(1, "it broke")
+            return runner.Result(1, "it broke")
         findings.save(folder, saved(wet(seed / 1000)))
-        return course.Result(0, "")
+        return runner.Result(0, "")
 
     pool = types.SimpleNamespace(imap_unordered=map)
     monkeypatch.setattr(paths, "CHECKPOINTS", paths.CHECKPOINTS)  # what is set comes back
-    monkeypatch.setattr(course, "run_script", run_script)
-    monkeypatch.setattr(course, "processes", lambda: nullcontext(pool))
+    monkeypatch.setattr(runner, "run_script", run_script)
+    monkeypatch.setattr(runner, "processes", lambda: nullcontext(pool))
     monkeypatch.setattr(replicate, "REPLICATIONS", tmp_path)
     monkeypatch.setattr(replicate, "PLANS", {"phase1": Plan(train=(), scripts=(WATER,))})
-    monkeypatch.setattr(record_links, "linked_experiments", lambda: {WATER})
+    monkeypatch.setattr(pages, "linked_experiments", lambda: {WATER})
     return calls, broken
 
 
@@ -613,7 +612,7 @@ def test_a_part_of_the_ten_seeds_is_compared_and_not_recorded(
 
 
 def test_what_lacks_a_package_is_left_out_and_said_so(monkeypatch, capsys):
-    monkeypatch.setattr(record_links, "linked_experiments", lambda: {WATER})
+    monkeypatch.setattr(pages, "linked_experiments", lambda: {WATER})
     lacking, quiet = "a.lacking", "a.quiet"
     plan = Plan(train=(), scripts=(lacking, WATER, quiet))
     monkeypatch.setattr(replicate, "PLANS", {"phase1": plan})
@@ -631,9 +630,9 @@ def test_what_pages_quote_is_measured_even_if_there_is_no_record_yet(monkeypatch
         "[1](data/numbers.md#scaling:a) [2](data/numbers.md#positions:b) "
         "[3](data/numbers.md#fire:c)"
     )
-    monkeypatch.setattr(record_links, "pages", lambda: [page])
+    monkeypatch.setattr(pages, "pages", lambda: [page])
     expected = {"phase1_single_head.parts.scaling", "phase1_single_head.order.positions"}
-    assert record_links.linked_experiments() == expected
+    assert pages.linked_experiments() == expected
 
 
 def test_new_rows_take_the_place_of_what_an_experiment_had():
@@ -696,11 +695,11 @@ def test_the_last_run_is_checked(recorded, tmp_path):
 
 
 def test_the_table_on_disk_is_that_of_claims_and_record():
-    text = table.CLAIMS_PAGE.read_text(encoding="utf-8")
-    assert text == table.claims_page(CLAIMS), "run shared/publishing/table.py"
-    numbers = table.NUMBERS_PAGE.read_text(encoding="utf-8")
-    assert numbers == table.numbers_page(), "run shared/publishing/table.py"
-    assert table.cell("a | b <c>") == r"a \| b \<c>"
+    text = tables.CLAIMS_PAGE.read_text(encoding="utf-8")
+    assert text == tables.claims_page(tables.in_reading_order(CLAIMS)), "run shared/lab/tables.py"
+    numbers = tables.NUMBERS_PAGE.read_text(encoding="utf-8")
+    assert numbers == tables.numbers_page(), "run shared/lab/tables.py"
+    assert tables.cell("a | b <c>") == r"a \| b \<c>"
     for link in re.findall(r"\]\(([^)]+)\)", text):
         file, _, anchor = link.partition("#")
         if anchor:
@@ -716,7 +715,7 @@ def test_the_table_says_what_became_of_the_rules(recorded):
     bars = {"C1": 0.5, "C2": 0.7, "C3": 0.9}
     tried = [made(name, at_least=bar, explored=9) for name, bar in bars.items()]
     tried[0] = made("C1", explored=10)
-    page = table.claims_page([*tried, made("C4", experiment=f"{WATER}2", explored=3)])
+    page = tables.claims_page([*tried, made("C4", experiment=f"{WATER}2", explored=3)])
     assert "Of 3 claims, 1 hold in all ten runs, 1 in none, and 1 in some." in page
     assert "<b>3 of 10 runs (new: not on record yet)</b>" in page
     assert "1 of 3 rules held as often" in page and "in 15 runs on record, and in 28 before" in page
@@ -727,13 +726,13 @@ def test_the_table_says_what_became_of_the_rules(recorded):
 
 def test_ten_draws_of_data_are_not_called_ten_models(recorded):
     recorded(rows(TEN))
-    assert "<b>10 of 10 draws</b>" in table.finding(made(draws=True))
-    assert "<b>10 of 10 runs</b>" in table.finding(made())
+    assert "<b>10 of 10 draws</b>" in tables.finding(made(draws=True))
+    assert "<b>10 of 10 runs</b>" in tables.finding(made())
 
 
 def test_a_finding_says_its_point_first_and_unfolds_the_rest(recorded):
     recorded(rows(TEN))
-    said = table.finding(made(text="Rain < snow. Tried in small puddles, in May", at_least=0.5))
+    said = tables.finding(made(text="Rain < snow. Tried in small puddles, in May", at_least=0.5))
     summary, _, folded = said.partition("</summary>")
     assert summary.endswith("</a><b>10 of 10 runs</b> · Rain &lt; snow.")
     assert "Tried in small puddles, in May" in folded
@@ -741,25 +740,25 @@ def test_a_finding_says_its_point_first_and_unfolds_the_rest(recorded):
 
 
 def test_the_gallery_on_disk_is_what_the_readmes_show():
-    gallery = paths.ROOT / paths.GALLERY
-    files = [path for path in gallery.rglob("*") if path.is_file()]
-    there = sorted(path.relative_to(gallery).as_posix() for path in files)
-    assert there == publish.linked_pictures()
-    small = [gallery / publish.FILM, *gallery.rglob("*.png")]
+    folder = paths.ROOT / paths.GALLERY
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    there = sorted(path.relative_to(folder).as_posix() for path in files)
+    assert there == gallery.linked_pictures()
+    small = [folder / gallery.FILM, *folder.rglob("*.png")]
     assert max(path.stat().st_size for path in small) <= 200_000
 
 
 def test_publishing_leaves_alone_what_is_made_by_hand(tmp_path, monkeypatch):
-    by_hand = {publish.FILM, "phase1/machine.svg"}
+    by_hand = {gallery.FILM, "phase1/machine.svg"}
     monkeypatch.setattr(paths, "ROOT", tmp_path)
-    monkeypatch.setattr(publish, "linked_pictures", lambda: ["phase4/new.gif", *by_hand])
-    gallery = tmp_path / paths.GALLERY
+    monkeypatch.setattr(gallery, "linked_pictures", lambda: ["phase4/new.gif", *by_hand])
+    folder = tmp_path / paths.GALLERY
     for name in (*by_hand, "phase4/old.gif"):
-        (gallery / name).parent.mkdir(parents=True, exist_ok=True)
-        (gallery / name).touch()
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
     drawn = tmp_path / paths.ANIMATIONS / "phase4" / "new.gif"
     drawn.parent.mkdir(parents=True)
     drawn.touch()
-    assert publish.fill_gallery(tmp_path) == 1
-    there = [path for path in gallery.rglob("*") if path.is_file()]
-    assert {path.relative_to(gallery).as_posix() for path in there} == by_hand | {"phase4/new.gif"}
+    assert gallery.fill_gallery(tmp_path) == 1
+    there = [path for path in folder.rglob("*") if path.is_file()]
+    assert {path.relative_to(folder).as_posix() for path in there} == by_hand | {"phase4/new.gif"}

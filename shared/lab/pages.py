@@ -19,9 +19,9 @@ from math import ceil, floor
 from pathlib import Path
 
 from shared import paths
-from shared.evidence import record
-from shared.evidence.claims import all_claims
-from shared.plan import PLANS
+from shared.claims import all_claims
+from shared.lab import record
+from shared.lab.plan import PLANS
 
 LINK = re.compile(
     r"\[(?P<said>[^][]+)\]\((?:[./]*data/)?(?P<page>claims|numbers)\.md#(?P<anchor>[^\s)]+)\)"

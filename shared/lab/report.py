@@ -1,6 +1,6 @@
 """What did a run find? Its pages: visualizations/index.html, and the lessons beside it.
 
-    python shared/publishing/report/write_pages.py
+    python shared/lab/report.py
 
 The report page begins with a dot for each finding, in how far the run agrees with the record, and
 how the surprises begin that README and data/surprises.md tell. Then it has each question that a
@@ -24,12 +24,12 @@ from mdit_py_plugins.anchors.index import slugify
 from PIL import Image
 
 from shared import cli, paths
-from shared.evidence import record
-from shared.evidence.claims import PLURAL, all_claims
-from shared.evidence.findings import gather
+from shared.claims import PLURAL, all_claims
+from shared.lab import record
+from shared.lab.findings import gather
+from shared.lab.lessons import address, link, rendered, sources
+from shared.lab.plan import PLANS, SECTIONS, path_of, question_of
 from shared.paths import place
-from shared.plan import PLANS, SECTIONS, path_of, question_of
-from shared.publishing.report.lessons import address, link, rendered, sources
 
 README = Path("README.md")
 SURPRISES = Path("data", "surprises.md")

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from shared import paths
-from shared.evidence.claims import Claim, Numbers, Verdict
+from shared.claims import Claim, Numbers, Verdict
 
 SEEDS = range(500, 510)
 SEEDS_IN_WORDS = f"seeds {SEEDS[0]} to {SEEDS[-1]}"

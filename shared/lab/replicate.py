@@ -3,7 +3,7 @@
     ./run_all.sh replicate                       the ten seeds of the record, which is written anew
     ./run_all.sh replicate phase1_single_head/parts/scaling.py      this script alone
     ./run_all.sh replicate --seed 0              seeds 0 to 9, to explore: compared, not recorded
-    .venv/bin/python shared/publishing/replicate.py --check         the last run of the course
+    .venv/bin/python shared/lab/replicate.py --check         the last run of the course
 
 What a script measured with a seed is kept in data/processed/replications/, so that a replication
 that was stopped goes on with the next script and seed. It is worthless with another processor or
@@ -24,12 +24,11 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from shared import cli, course, paths
-from shared.evidence import findings, record
-from shared.evidence.claims import Claim, Numbers, all_claims
-from shared.evidence.findings import MOST_OUTSIDE
-from shared.plan import PLANS, can_run, path_of
-from shared.publishing import record_links
+from shared import cli, paths
+from shared.claims import Claim, Numbers, all_claims
+from shared.lab import findings, pages, record, runner
+from shared.lab.findings import MOST_OUTSIDE
+from shared.lab.plan import PLANS, can_run, path_of
 
 REPLICATIONS = paths.ROOT / paths.PROCESSED / "replications"
 MOST_TURNED = 0.1  # of decided verdicts: where more turn, something is broken
@@ -105,17 +104,17 @@ def pieces_of(experiments: Sequence[str], seeds: Iterable[int]) -> list[Piece]:
     return pieces
 
 
-def measure_piece(piece: Piece) -> tuple[Piece, course.Result]:
+def measure_piece(piece: Piece) -> tuple[Piece, runner.Result]:
     """Runs a script as a reader runs it, with --seed."""
     paths.CHECKPOINTS = piece.models
     argv = ["--seed", str(piece.seed), "--no-pictures", "--output-dir", str(piece.folder)]
-    return piece, course.run_script(piece.experiment, argv)
+    return piece, runner.run_script(piece.experiment, argv)
 
 
 def measure_missing(pieces: Iterable[Piece]) -> None:
     """Measures what is not kept yet. If a script fails, says what it said and leaves."""
     missing = [piece for piece in pieces if not piece.file.is_file()]
-    with course.processes() as pool, tqdm(total=len(missing), disable=None) as bar:
+    with runner.processes() as pool, tqdm(total=len(missing), disable=None) as bar:
         for piece, result in pool.imap_unordered(measure_piece, missing):
             if result.code:
                 tqdm.write(f"== {piece.experiment}\n{result.text}")
@@ -177,7 +176,7 @@ def chosen(scripts: Iterable[str], claims: Iterable[Claim]) -> list[str]:
     Says what cannot run here. Raises ValueError for what is no script of the course.
     """
     wanted = {path_of(claim.experiment) for claim in claims}
-    wanted |= {path_of(experiment) for experiment in record_links.linked_experiments()}
+    wanted |= {path_of(experiment) for experiment in pages.linked_experiments()}
     if scripts:
         wanted = {paths.shown(Path(script).resolve()) for script in scripts}
     in_course, able = set(), []

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from shared import paths
-from shared.evidence import findings, record
-from shared.evidence.claims import Numbers
+from shared.claims import Numbers
+from shared.lab import findings, record
 from shared.visualization_utils import BLUE, INK, QUIET, RED, save_figure, theme
 
 SIZE, DPI = (4.2, 2.7), 100  # inches; README shows a picture 420 pixels wide, on a phone 358

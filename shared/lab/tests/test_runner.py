@@ -13,9 +13,10 @@ from argparse import Namespace
 
 import pytest
 
-from shared import cli, course, paths
-from shared.course import Result
-from shared.plan import NEEDS, PLANS, Plan
+from shared import cli, paths
+from shared.lab import runner
+from shared.lab.plan import NEEDS, PLANS, Plan
+from shared.lab.runner import Result
 
 not_on_windows = pytest.mark.skipif(sys.platform == "win32", reason="no such signals there")
 
@@ -32,7 +33,7 @@ case "$*" in
         cp "$0" .venv/bin/python ;;
     "-m pip install --help") [ ! -e .venv/half-of-pip ] ;;
     "-m pip install"*) $PIP; echo pip >> "$RECORD" ;;
-    shared/course.py) echo "the course of $PWD" ;;
+    shared/lab/runner.py) echo "the course of $PWD" ;;
 esac
 """
 OLD = """#!/bin/sh
@@ -55,8 +56,8 @@ def repository(tmp_path):
         (root.parent / name).chmod(0o755)
     for name in ("run_all.sh", "pyproject.toml"):
         shutil.copy2(paths.ROOT / name, root)
-    (root / "shared").mkdir()
-    (root / "shared" / "course.py").touch()
+    (root / "shared" / "lab").mkdir(parents=True)
+    (root / "shared" / "lab" / "runner.py").touch()
     return root
 
 
@@ -141,14 +142,14 @@ class Pool:
 
 
 def test_the_story_is_told_in_reading_order_and_the_log_has_the_rest(script, capsys, tmp_path):
-    teller = course.Teller(tmp_path / "run.log", verbose=False)
+    teller = runner.Teller(tmp_path / "run.log", verbose=False)
     first, second, slow = script("first"), script("second"), script("slow")
     loader = script("model") + ":load"
     plans = {
         "phase1": Plan((loader,), (first, slow), slow=(slow,)),
         "phase2": Plan((loader,), (second,)),
     }
-    course.run_side_by_side(Pool(), plans, ["--quick", "--retrain", "--seeds", "2"], teller)
+    runner.run_side_by_side(Pool(), plans, ["--quick", "--retrain", "--seeds", "2"], teller)
     printed = [line for line in capsys.readouterr().out.splitlines() if line]
     assert [line.partition(" got")[0] for line in printed] == [
         "---- 1 · One head",
@@ -180,9 +181,9 @@ def test_a_script_that_fails_ends_the_course_with_its_code(script, capsys, tmp_p
     bad, good = script("bad", fails), script("good")
     sys.modules[bad].load = fails
     plan = Plan((bad + loader,), (good,)) if loader else Plan((), (bad, good))
-    teller = course.Teller(tmp_path / "run.log", verbose=False)
+    teller = runner.Teller(tmp_path / "run.log", verbose=False)
     with pytest.raises(SystemExit) as stopped:
-        course.run_side_by_side(Pool(), {"phase1": plan}, [], teller)
+        runner.run_side_by_side(Pool(), {"phase1": plan}, [], teller)
     printed = capsys.readouterr().out
     assert stopped.value.code == 3
     assert printed.rstrip().endswith("so far\nwhat is wrong") and "good" not in printed
@@ -198,17 +199,17 @@ def test_what_a_script_prints_and_writes_is_caught(script, capsys, tmp_path):
     def fails(argv):
         raise argv[0]
 
-    result = course.run_script(script("draws", draws), [])
+    result = runner.run_script(script("draws", draws), [])
     assert (result.code, result.text) == (0, "\n0.5 of them\n")
-    told = course.story("phase.draws", result).splitlines()
+    told = runner.story("phase.draws", result).splitlines()
     assert told[:3] == ["", "draws: What is draws?", "    0.5 of them"]
     assert len(told) == 4 and told[3].endswith("plots/x.png")
     full = OSError(28, "No space left on device", "x.png")
-    broken = course.run_script(script("fails", fails), [full])
+    broken = runner.run_script(script("fails", fails), [full])
     assert broken == Result(2, "x.png: No space left on device\n")
     assert capsys.readouterr() == ("", "")
     with pytest.raises(KeyboardInterrupt):  # stopped is not failed
-        course.run_script("phase.fails", [KeyboardInterrupt()])
+        runner.run_script("phase.fails", [KeyboardInterrupt()])
 
 
 def test_the_course_knows_every_script_of_its_phases_and_each_asks_a_question():
@@ -219,20 +220,20 @@ def test_the_course_knows_every_script_of_its_phases_and_each_asks_a_question():
         assert all(callable(pkgutil.resolve_name(loader)) for loader in plan.train)
     assert len(set(planned)) == len(planned) and set(NEEDS) <= set(planned)
     for name in planned:
-        question = course.question_of(name)
+        question = runner.question_of(name)
         assert question.endswith("?") and len(question) <= 80, f"{name}: {question}"
-    for phase in course.PHASES.values():
+    for phase in runner.PHASES.values():
         for path in (paths.ROOT / phase).rglob("*.py"):
             name = ".".join(path.relative_to(paths.ROOT).with_suffix("").parts)
             measures = "= Experiment(" in path.read_text(encoding="utf-8")
             if measures and "tests" not in path.parts:
-                assert name in planned, f"nobody would run {name}: name it in shared/plan.py"
+                assert name in planned, f"nobody would run {name}: name it in shared/lab/plan.py"
 
 
 def test_words_go_to_whom_they_are_for_and_unknown_ones_are_refused(monkeypatch, capsys):
-    for word, module in course.MAINTAINERS.items():
+    for word, module in runner.MAINTAINERS.items():
         monkeypatch.setattr(f"{module}.main", lambda argv: f"done with {argv}")
-        assert course.main([word, "--seed", "5"]) == "done with ['--seed', '5']"
+        assert runner.main([word, "--seed", "5"]) == "done with ['--seed', '5']"
     monkeypatch.setattr(pytest, "main", lambda argv: len(argv))
     asked = {
         ("test", "-k", "ring"): (7, ""),  # test_all.py, processes, groups: five words; and -k ring
@@ -242,7 +243,7 @@ def test_words_go_to_whom_they_are_for_and_unknown_ones_are_refused(monkeypatch,
     }
     for argv, (code, message) in asked.items():
         with pytest.raises(SystemExit) as stopped:
-            course.main(list(argv))
+            runner.main(list(argv))
         assert stopped.value.code == code and message in "".join(capsys.readouterr()), argv
 
 
@@ -280,10 +281,11 @@ def test_a_reader_who_has_seen_enough_is_no_error(monkeypatch, capsys):
 
 POOL = """
 import multiprocessing, time
-from shared import cli, course
+from shared import cli
+from shared.lab import runner
 
 def main():
-    with course.processes() as pool:
+    with runner.processes() as pool:
         print(*[child.pid for child in multiprocessing.active_children()], flush=True)
         pool.apply(time.sleep, (60,))
 
@@ -305,7 +307,7 @@ def test_whoever_stops_a_program_stops_its_processes_too():
     os.killpg(process.pid, signal.SIGINT)
     assert process.communicate(timeout=60) == ("", "\ninterrupted: no file is half-written\n")
     assert process.returncode == 130
-    assert len(children) == course.PROCESSES
+    assert len(children) == runner.PROCESSES
     for child in children:
         with pytest.raises(ProcessLookupError):
             os.kill(child, 0)
