@@ -2,26 +2,27 @@
 
 Six wagers of the explorer; their texts lie in page/texts.json. Each has a question about one number
 of the record, data/evidence.csv, and answers that each stand for a band of it. The right answer is
-not written down: it is the one whose band holds the whole interval in which a new seed falls. Where
-no single band does, there is no question, and the page is not written. The interval itself is drawn
-beside the answer: of that number, or of the one that "decides". The last wager has no number: of
-three ways to run one model the right one has no bug. What a wager "says" the page fills in while it
-runs, so its names stand in two braces.
+not written down: it is the one whose band holds the values of all ten recorded trainings. Where no
+single band does, there is no question, and the page is not written. The interval of these values is
+drawn beside the answer: of that number, or of the one that "decides". The last wager has no number:
+of three ways to run one model the right one has no bug. What a wager "says" the page fills in while
+it runs, so its names stand in two braces.
 """
 
 import argparse
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas as pd
 import torch
 
 from phase1_single_head.order.reverse_and_copy import SymbolMover
 from phase1_single_head.parts.two_places import TwoPlaces
 from phase3_visualization.explorer import examples, models
-from shared.lab import findings, record
-from shared.paths import HOME, place
+from shared import paths
 from shared.toy_language import SPECIAL, VOCABULARY
 from shared.training.recipes import Trained
 
@@ -41,29 +42,30 @@ SETUP_NUMBERS = {  # what the texts may name beside the record
 }
 
 
-class Span(NamedTuple):
-    """Where the next seed falls. In a text it reads "0.30 to 0.44", or as one number.
+class Interval(NamedTuple):
+    """The least and the largest value of a number in ten trainings.
 
-    A share that is written as a percentage, such as :.0%, reads "30 to 44 %".
+    In a text it reads "0.30 to 0.44", or as one number where both read alike. A share that is
+    written as a percentage, such as :.0%, reads "30 to 44 %".
     """
 
     low: float
     high: float
 
     def __format__(self, written: str) -> str:
-        if written.endswith("%"):
-            digits = written.replace("%", "f")
-            shares = findings.between(self, lambda share: format(100 * share, digits))
-            return f"{shares}\u00a0%"
-        return findings.between(self, lambda value: format(value, written))
+        low, high = format(self.low, written), format(self.high, written)
+        text = low if low == high else f"{low} to {high}"
+        if "%" not in text:
+            return text
+        return text.replace("%", "") + "\u00a0%"
 
 
-def recorded_spans(experiment: str) -> dict[str, Span]:
-    """Returns where each number of an experiment falls, by name."""
-    spans = {}
-    for name in record.runs(experiment)[0]:
-        spans[name] = Span(*record.interval(experiment, name))
-    return spans
+def recorded_intervals(experiment: str) -> dict[str, Interval]:
+    """Returns where each number of an experiment lies on the record, by name."""
+    rows = pd.read_csv(paths.EVIDENCE)
+    numbers = rows[rows["experiment"] == experiment].groupby("number")["value"]
+    ends = numbers.agg(["min", "max"])
+    return {name: Interval(low, high) for name, low, high in ends.itertuples()}
 
 
 def with_numbers(value: Any, names: dict) -> Any:
@@ -75,43 +77,45 @@ def with_numbers(value: Any, names: dict) -> Any:
     return value.format(**names) if isinstance(value, str) else value
 
 
-def right_choice(wager: dict, spans: dict[str, Span]) -> int:
+def right_choice(wager: dict, intervals: dict[str, Interval]) -> int:
     """Returns the only choice whose band holds the interval of the record.
 
     Of several ways to run a model it is the one without a bug. Raises ValueError if it is not one.
     """
     if "ways" in wager:
         return wager["ways"].index(None)
-    span = spans[wager["number"]]
-    fit = []
-    for choice, (low, high) in enumerate(wager["bands"]):
-        if float(low) <= span.low and span.high <= float(high):
-            fit.append(choice)
-    if len(fit) != 1:
-        raise ValueError(f"{wager['title']}: {len(fit)} answers fit the record, {span:g}; one must")
-    return fit[0]
+    low, high = intervals[wager["number"]]
+    fitting = []
+    for choice, (bottom, top) in enumerate(wager["bands"]):
+        if float(bottom) <= low and high <= float(top):
+            fitting.append(choice)
+    if len(fitting) != 1:
+        raise ValueError(f"{wager['title']}: {len(fitting)} answers fit {low} to {high}; one must")
+    return fitting[0]
 
 
 def lesson_link(lesson: str) -> str:
-    """Returns the address of a page of the course, with its anchor, as seen from the explorer."""
-    source, anchor = lesson.split("#")
-    return f"{place(Path(source)).relative_to(HOME).as_posix()}#{anchor}"
+    """Returns the address of a place in a lesson: "phase1_single_head/README.md#1-a-mean".
+
+    A page that is published without the code leads to the repository, CODE_URL of the environment.
+    """
+    return f"{os.environ.get('CODE_URL', '..')}/{lesson}"
 
 
 def wagers() -> list[dict]:
     """Returns all six in the order of the page, with the numbers of the record.
 
-    span: of the number that decides.
+    interval: of the number that decides.
     """
-    told = []
+    bets = []
     for text in json.loads(PAGE_TEXTS.read_text(encoding="utf-8"))["wagers"]:
-        spans = recorded_spans(text["experiment"]) if "experiment" in text else {}
-        wager = with_numbers(text, SETUP_NUMBERS | {"n": spans})
-        wager["span"] = spans.get(wager.get("decides", wager).get("number"))
-        wager["right"] = right_choice(wager, spans)
+        intervals = recorded_intervals(text["experiment"]) if "experiment" in text else {}
+        wager = with_numbers(text, SETUP_NUMBERS | {"n": intervals})
+        wager["interval"] = intervals.get(wager.get("decides", wager).get("number"))
+        wager["right"] = right_choice(wager, intervals)
         wager["lesson"] = lesson_link(wager["lesson"])
-        told.append(wager)
-    return told
+        bets.append(wager)
+    return bets
 
 
 def data(both_sides: Trained, options: argparse.Namespace) -> dict:

@@ -563,10 +563,10 @@ def test_the_verdict_is_explained_and_the_interval_that_decides_is_drawn_to_scal
         said = page.inner_text("#break-verdict")
         for beat in ("answer", "means", "beside", "why"):
             assert wager.get(beat, "") in said
-        if wager["span"]:
+        if wager["interval"]:
             low, _ = wager.get("decides", wager)["bands"][wager["right"]]
             (band, _), (start, width) = page.evaluate(DRAWN)
-            ends = [band * end / float(low) for end in wager["span"]]
+            ends = [band * end / float(low) for end in wager["interval"]]
             assert [start, start + width] == pytest.approx(ends, rel=1e-3)
 
 
@@ -614,7 +614,7 @@ def test_before_a_bet_a_picture_stands_beside_it_and_gives_nothing_away(
         assert live["x"] > ask["x"] + ask["width"] and live["y"] < ask["y"]
         assert page.locator("#break-live :is(svg, .cells, .sees, .track, .move):visible").count()
         verdict = [wager.get(beat, "") for beat in ("answer", "means", "beside", "why")]
-        told = NUMBER.findall(" ".join(verdict)) + [f"{end:.3f}" for end in wager["span"] or ()]
+        told = NUMBER.findall(" ".join(verdict)) + [f"{end:.3f}" for end in wager["interval"] or ()]
         assert not {*told} & {*NUMBER.findall(page.inner_text("#break-live"))}
         for beat in filter(None, verdict):
             assert beat not in page.inner_text("#break-wager")

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import math
 import os
+import re
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -185,6 +186,18 @@ def axe_violations(page):
         where = [node["target"] for node in rule["nodes"]]
         said.append(f"{rule['id']}: {rule['help']}: {where}")
     return said
+
+
+# ---- links
+
+
+def anchors(page):
+    """Those that are written, and as GitHub makes them: "## 6. The block" -> 6-the-block."""
+    text = page.read_text(encoding="utf-8")
+    yield from re.findall('<a id="([^"]+)">', text)
+    for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
+        letters = re.sub(r"[^\w\- ]", "", heading.lower())
+        yield letters.strip().replace(" ", "-")
 
 
 # ---- pictures

@@ -19,6 +19,7 @@ from shared.lab.lessons import sources
 from shared.lab.plan import path_of
 from shared.tests import budget, faults, test_oracles
 from shared.tests.faults import FAULTS
+from shared.tests.helpers import anchors
 
 ORDER = ["shared", *paths.PHASES.values()]
 FILES = {  # path -> its text; my_exercises.py is written by a reader
@@ -240,15 +241,6 @@ def test_the_table_of_contents_runs_the_tests_when_it_is_run(monkeypatch):
 
 
 # ---- links and commands of the lessons
-
-
-def anchors(page):
-    """Those that are written, and as GitHub makes them: "## 6. The block" -> 6-the-block."""
-    text = page.read_text(encoding="utf-8")
-    yield from re.findall('<a id="([^"]+)">', text)
-    for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
-        letters = re.sub(r"[^\w\- ]", "", heading.lower())
-        yield letters.strip().replace(" ", "-")
 
 
 def leads_somewhere(page, link, place):

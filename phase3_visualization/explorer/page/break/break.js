@@ -91,7 +91,7 @@ const Break = (() => {
     return [
       element("p", { class: `answer ${kind}` }, element("b", {}, said), wager.answer),
       element("p", {}, wager.means),
-      ...(wager.span ? [Stage.decision(wager, chosen)] : []),
+      ...(wager.interval ? [Stage.decision(wager, chosen)] : []),
       element("p", {}, wager.why),
       button("see it happen ↓", () => byId("break-live").scrollIntoView(), { class: "see" })];
   }

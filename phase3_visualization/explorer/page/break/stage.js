@@ -50,12 +50,12 @@ const Stage = (() => {
     track.append(part);
   }
 
-  // What decided a wager: the bands of its choices, signed as they are, and where 19 of 20 seeds fall, as a whisker.
-  function decision({ span, right, decides, beside = "", ...wager }, chosen) {
+  // What decided a wager: the bands of its choices, signed as they are, and what ten trainings gave, as a whisker.
+  function decision({ interval, right, decides, beside = "", ...wager }, chosen) {
     const { bands, axis, digits = 2 } = decides ?? wager;
     const ends = bands.map((band) => band.map(Number));
     const known = ends.flat().filter(Number.isFinite);
-    const top = Math.max(...known, 1.1 * span[1]);
+    const top = Math.max(...known, 1.1 * interval[1]);
     const onAxis = (numbers) => numbers.map((number) => Math.min(number, top) / top);
     const bandOf = (choice) => Math.min(choice, ends.length - 1); // several choices may share the last band
     const [track, ticks] = ["track", "track ticks"].map((kind) => element("div", { class: kind }));
@@ -63,11 +63,11 @@ const Stage = (() => {
       const [kind, sign] = i === bandOf(right) ? ["won", "✓"] : i === bandOf(chosen) ? ["lost", "✗"] : ["", ""];
       onTrack(track, `band ${kind}`, onAxis(band), sign);
     });
-    onTrack(track, "whisker", onAxis(span));
+    onTrack(track, "whisker", onAxis(interval));
     const named = [0, ...ends[bandOf(right)], Math.max(...known)].filter((number, i, all) =>
       Number.isFinite(number) && number !== all[i + 1] && (i > 0 || all[1] > top / 8)); // none on top of another
     for (const number of named) onTrack(ticks, "tick", onAxis([number, number]), fixed(number, digits));
-    const said = `${axis}: between ${span.map((end) => fixed(end, digits)).join(" and ")} in 19 of 20 trainings.`;
+    const said = `${axis}: between ${interval.map((end) => fixed(end, digits)).join(" and ")} in ten trainings.`;
     const drawn = element("div", { class: "decision", role: "img", "aria-label": said }, track, ticks);
     return element("details", {}, element("summary", {}, "in other trainings"), quiet(`${said} ${beside}`), drawn);
   }
