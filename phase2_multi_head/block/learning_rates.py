@@ -44,7 +44,7 @@ def normalized(d_model: int, num_heads: int) -> QKNormAttention:
     """
     attention = QKNormAttention(d_model, num_heads)
     for projection in (attention.w_q, attention.w_k):
-        nn.init.constant_(projection.size, 3**-0.5)
+        nn.init.constant_(projection.norm_weight, 3**-0.5)
     return attention
 
 

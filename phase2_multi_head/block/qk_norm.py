@@ -3,8 +3,8 @@
 A score is the length of a query, times that of a key, times the cosine between them. While the
 matrices grow in training so do all scores, until softmax gives everything to one key and hardly
 learns any more. With normalised queries and keys (QK-norm; Henry et al. 2020, Dehghani et al. 2023)
-only directions are left, and a learned size for each feature says how far scores may go. Qwen 3 and
-Gemma 3 do it as here, OLMo 2 over all heads at once, nanochat without a learned size.
+only directions are left, and a learned weight for each feature says how far scores may go. Qwen 3
+and Gemma 3 do it as here, OLMo 2 over all heads at once, nanochat without a learned weight.
 
     python phase2_multi_head/block/qk_norm.py
 """
@@ -12,33 +12,23 @@ Gemma 3 do it as here, OLMo 2 over all heads at once, nanochat without a learned
 import torch
 from torch import Tensor, nn
 
+from phase2_multi_head.block.norms import EPSILON, rms_norm
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 
-EPSILON = 1e-6  # so that a vector of zeros can be divided
 
-
-def normalized_by_loops(projected: Tensor, num_heads: int, size: Tensor) -> Tensor:
+def normalized_by_loops(projected: Tensor, num_heads: int, weight: Tensor) -> Tensor:
     """The specification, word by word and head by head.
 
-    projected: queries or keys of all heads (T, d_model); size (d_k,) -> (T, d_model). The features
-    of one head of one word are divided by the root of their mean square, then each is scaled.
+    projected: queries or keys of all heads (T, d_model); weight (d_k,) -> (T, d_model). The
+    features of one head of one word are divided by the root of their mean square, then each is
+    scaled.
     """
     normalized = []
     for word in projected:
         for head in word.chunk(num_heads):  # (d_model,) -> H x (d_k,)
             mean_square = sum(feature**2 for feature in head) / len(head)
-            normalized.append(size * head / (mean_square + EPSILON).sqrt())
+            normalized.append(weight * head / (mean_square + EPSILON).sqrt())
     return torch.cat(normalized).view_as(projected)  # T H x (d_k,) -> (T, d_model)
-
-
-def rms_norm(x: Tensor, size: Tensor, epsilon: float) -> Tensor:
-    """Divides each vector by the root of its mean square (Zhang & Sennrich 2019).
-
-    x (..., d), size (d,), a factor for each feature -> (..., d). epsilon: added to the mean square,
-    so that nothing is divided by 0.
-    """
-    mean_square = x.square().mean(dim=-1, keepdim=True)  # -> (..., 1)
-    return size * x / (mean_square + epsilon).sqrt()
 
 
 class NormalizedHeads(nn.Module):
@@ -49,19 +39,19 @@ class NormalizedHeads(nn.Module):
         self.projection = projection
         self.num_heads = num_heads
         self.in_features = projection.in_features
-        self.size = nn.Parameter(torch.ones(projection.out_features // num_heads))
+        self.norm_weight = nn.Parameter(torch.ones(projection.out_features // num_heads))
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, T, d_model) -> (B, T, d_model)."""
         heads = self.projection(x).unflatten(-1, (self.num_heads, -1))  # -> (B, T, H, d_k)
-        heads = rms_norm(heads, self.size, EPSILON)
+        heads = rms_norm(heads, self.norm_weight)
         return heads.flatten(-2)  # (B, T, H, d_k) -> (B, T, d_model)
 
 
 class QKNormAttention(MultiHeadAttention):
     """MultiHeadAttention with normalised queries and keys.
 
-    Queries have one learned size, keys another, and all heads share them.
+    Queries have one learned weight for each feature, keys another, and all heads share them.
     """
 
     def __init__(self, d_model: int, num_heads: int) -> None:

@@ -191,15 +191,15 @@ def twin_of_qwen(kind, ours):
         "k_proj.weight": own.w_k.projection.weight,
         "v_proj.weight": own.w_v.weight,
         "o_proj.weight": ours.w_o.weight,
-        "q_norm.weight": own.w_q.size,
-        "k_norm.weight": own.w_k.size,
+        "q_norm.weight": own.w_q.norm_weight,
+        "k_norm.weight": own.w_k.norm_weight,
     }
     if family == "qwen3_next":  # a matrix has each head's query and its gate; sizes are 1 + weight
         both = [own.w_q.projection.weight.unflatten(0, (3, 14))]
         both.append(ours.w_gate.weight.unflatten(0, (3, 14)))
         parameters["q_proj.weight"] = torch.cat(both, dim=1).flatten(0, 1)
-        parameters["q_norm.weight"] = own.w_q.size - 1
-        parameters["k_norm.weight"] = own.w_k.size - 1
+        parameters["q_norm.weight"] = own.w_q.norm_weight - 1
+        parameters["k_norm.weight"] = own.w_k.norm_weight - 1
     theirs.load_state_dict(parameters)
     return theirs
 

@@ -25,7 +25,8 @@ from phase1_single_head.self_attention import (
 )
 from phase2_multi_head.alibi_attention import AlibiAttention
 from phase2_multi_head.block.gated_attention import GatedAttention
-from phase2_multi_head.block.qk_norm import EPSILON, QKNormAttention, normalized_by_loops
+from phase2_multi_head.block.norms import EPSILON, rms_norm
+from phase2_multi_head.block.qk_norm import QKNormAttention, normalized_by_loops
 from phase2_multi_head.fused_attention import FusedMultiHeadAttention
 from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
@@ -404,6 +405,11 @@ WAYS = {  # of queries, keys and values: the way, its reference, for which lengt
         SOME,
     ),
     "attention_pooling, last": (pooled_by(last_pooling), of_real_words(lambda x: x[-1]), SOME),
+    "norms": (
+        lambda q, k, _: rms_norm(q, k[0, 0, 0]),
+        lambda q, k, _: F.rms_norm(q, [D_K], k[0, 0, 0], EPSILON),
+        FEW,
+    ),
     "paged_cache": (for_caches(paged), for_caches(masked(past)), LAST),
     "rolling_cache": (for_caches(rolling), for_caches(KEPT), ALIKE),
 }
@@ -471,7 +477,7 @@ def merged(heads):
 def of_one_length(projection, x):
     """Queries or keys of each head, normalised by torch's own RMSNorm."""
     heads = heads_of(projection.projection(x))
-    return F.rms_norm(heads, heads.shape[-1:], projection.size, EPSILON)
+    return F.rms_norm(heads, heads.shape[-1:], projection.norm_weight, EPSILON)
 
 
 def with_qk_norm(m, x, context, sees=None):
@@ -482,7 +488,9 @@ def with_qk_norm(m, x, context, sees=None):
 def loops_of_one_length(projection, x):
     """The specification, one text after the other."""
     projected = projection.projection(x)
-    return torch.stack([normalized_by_loops(text, HEADS, projection.size) for text in projected])
+    return torch.stack(
+        [normalized_by_loops(text, HEADS, projection.norm_weight) for text in projected]
+    )
 
 
 def with_qk_norm_by_loops(m, x, context):
