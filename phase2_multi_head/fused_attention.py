@@ -8,8 +8,8 @@ arguments.
 import torch.nn.functional as F
 from torch import Tensor
 
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
-from shared.attention_checks import check_attention_inputs, check_sequences
+from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads
+from shared.attention_checks import check_attention_inputs
 from shared.attention_utils import causal_mask
 
 
@@ -43,12 +43,7 @@ class FusedMultiHeadAttention(MultiHeadAttention):
 
         query: (B, T_q, d_model); key, value: (B, T_k, d_model).
         """
-        key = query if key is None else key
-        value = key if value is None else value
-        check_sequences(self.w_q.in_features, query, key, value)
-        query = split_heads(self.w_q(query), self.num_heads)  # -> (B, H, T_q, d_k)
-        key = split_heads(self.w_k(key), self.num_heads)  # -> (B, H, T_k, d_k)
-        value = split_heads(self.w_v(value), self.num_heads)  # -> (B, H, T_k, d_k)
+        query, key, value = self.project(query, key, value)  # -> (B, H, T, d_k), each
         check_attention_inputs(query, key, value, mask)
         # is_causal needs no mask in memory. But it aligns the first query with the first key, so it
         # is right for equal lengths only.

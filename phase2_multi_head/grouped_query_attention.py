@@ -6,44 +6,36 @@ query heads it has G / H as much to remember; G = 1 is multi-query attention (Sh
 
 from torch import Tensor, nn
 
-from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase2_multi_head.multi_head_attention import merge_heads, split_heads
-from shared.attention_checks import check_heads, check_sequences
+from phase2_multi_head.multi_head_attention import MultiHeadAttention, split_heads
+from shared.attention_checks import check_sequences
 
 
-class GroupedQueryAttention(nn.Module):
+class GroupedQueryAttention(MultiHeadAttention):
     """H query heads, G key-value heads: each key-value head serves H / G neighbouring query heads.
 
-    So w_k and w_v are smaller, with G d_k rows. Raises ValueError if d_model is not divisible by
-    num_heads, or num_heads not by num_kv_heads.
+    So w_k and w_v are smaller, with G d_k rows; all else is as in MultiHeadAttention. Raises
+    ValueError if d_model is not divisible by num_heads, or num_heads not by num_kv_heads.
     """
 
     def __init__(
         self, d_model: int, num_heads: int, num_kv_heads: int, *, bias: bool = True
     ) -> None:
-        super().__init__()
-        check_heads(d_model, num_heads)
+        super().__init__(d_model, num_heads, bias=bias)
         if num_kv_heads < 1 or num_heads % num_kv_heads:
             these_work = [g for g in range(1, num_heads + 1) if num_heads % g == 0]
             raise ValueError(
                 f"num_heads={num_heads} is not divisible by num_kv_heads={num_kv_heads}; "
                 f"these work: {str(these_work)[1:-1]}"
             )
-        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
+        self.num_kv_heads = num_kv_heads
         d_kv = num_kv_heads * (d_model // num_heads)
-        self.w_q = nn.Linear(d_model, d_model, bias=bias)
         self.w_k = nn.Linear(d_model, d_kv, bias=bias)
         self.w_v = nn.Linear(d_model, d_kv, bias=bias)
-        self.w_o = nn.Linear(d_model, d_model, bias=bias)
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor | None = None,
-        value: Tensor | None = None,
-        mask: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """The shapes and the mask of MultiHeadAttention, weights (B, H, T_q, T_k) included."""
+    def project(
+        self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """As in MultiHeadAttention; each key-value head is repeated for all that it serves."""
         key = query if key is None else key
         value = key if value is None else value
         check_sequences(self.w_q.in_features, query, key, value)
@@ -54,8 +46,7 @@ class GroupedQueryAttention(nn.Module):
         # Query heads read the key-value heads 0 0 0 1 1 1 ...
         key = key.repeat_interleave(shared_by, dim=1)  # -> (B, H, T_k, d_k)
         value = value.repeat_interleave(shared_by, dim=1)  # -> (B, H, T_k, d_k)
-        heads, weights = scaled_dot_product_attention(query, key, value, mask)
-        return self.w_o(merge_heads(heads)), weights  # -> (B, T_q, d_model)
+        return query, key, value
 
 
 def kv_cache_bytes(

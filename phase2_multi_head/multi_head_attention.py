@@ -53,6 +53,22 @@ class MultiHeadAttention(nn.Module):
         self.w_o = nn.Linear(d_model, d_model, bias=bias)
         self.dropout = nn.Dropout(dropout)
 
+    def project(
+        self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of each head: (B, T, d_model) -> (B, H, T, d_k), each.
+
+        key defaults to query (self-attention), value to key. Raises ValueError for sizes that do
+        not fit.
+        """
+        key = query if key is None else key
+        value = key if value is None else value
+        check_sequences(self.w_q.in_features, query, key, value)
+        query = split_heads(self.w_q(query), self.num_heads)  # -> (B, H, T_q, d_k)
+        key = split_heads(self.w_k(key), self.num_heads)  # -> (B, H, T_k, d_k)
+        value = split_heads(self.w_v(value), self.num_heads)  # -> (B, H, T_k, d_k)
+        return query, key, value
+
     def forward(
         self,
         query: Tensor,
@@ -62,17 +78,11 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Returns output (B, T_q, d_model) and the weights of each head, (B, H, T_q, T_k).
 
-        query: (B, T_q, d_model); key, value: (B, T_k, d_model). key defaults to query
-        (self-attention), value to key. mask: bool, True = may attend, (T_q, T_k), or
-        (B, H, T_q, T_k) with 1 where all share it. The weights are those before dropout: rows sum
-        to 1.
+        query: (B, T_q, d_model); key, value: (B, T_k, d_model), as `project` takes them. mask:
+        bool, True = may attend, (T_q, T_k), or (B, H, T_q, T_k) with 1 where all share it. The
+        weights are those before dropout: rows sum to 1.
         """
-        key = query if key is None else key
-        value = key if value is None else value
-        check_sequences(self.w_q.in_features, query, key, value)
-        query = split_heads(self.w_q(query), self.num_heads)  # -> (B, H, T_q, d_k)
-        key = split_heads(self.w_k(key), self.num_heads)  # -> (B, H, T_k, d_k)
-        value = split_heads(self.w_v(value), self.num_heads)  # -> (B, H, T_k, d_k)
+        query, key, value = self.project(query, key, value)
         heads, weights = scaled_dot_product_attention(
             query,
             key,

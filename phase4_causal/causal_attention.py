@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
+from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads
 from phase4_causal.key_value_cache import KeyValueCache
-from shared.attention_checks import check_sequences
 from shared.attention_utils import causal_mask
 from shared.toy_language import END_ID, MAX_LENGTH, START_ID, decode, encode
 from shared.toy_model import ToyTransformer
@@ -35,10 +34,7 @@ class CausalSelfAttention(MultiHeadAttention):
         a further mask over the T_k keys, such as that of padding, as MultiHeadAttention takes it;
         both must allow a key. Raises ValueError if the cache has no room for T more positions.
         """
-        check_sequences(self.w_q.in_features, x, x, x)
-        query = split_heads(self.w_q(x), self.num_heads)  # (B, T, d_model) -> (B, H, T, d_k)
-        key = split_heads(self.w_k(x), self.num_heads)
-        value = split_heads(self.w_v(x), self.num_heads)
+        query, key, value = self.project(x)  # (B, T, d_model) -> (B, H, T, d_k), each
         if cache is not None:
             # The past comes from the cache: (B, H, T, d_k) -> (B, H, T_k, d_k).
             key, value = cache.append(key, value)
