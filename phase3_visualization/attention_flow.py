@@ -36,7 +36,7 @@ from shared.visualization_utils import BLUE, QUIET, headline, readable, role_col
 THRESHOLD = 2.0  # arrows above so many times the even share are drawn
 FIXED = 0.15  # a threshold that is the same for every length, to compare with
 MOST_SHOWN = 4  # heads, if the options pick none
-WIDTH = 8.6  # inches
+FIGURE_WIDTH = 8.6  # inches
 
 
 def one_of_each(names: list[list[str]], words: Sequence[str]) -> list[tuple[int, int]]:
@@ -45,15 +45,15 @@ def one_of_each(names: list[list[str]], words: Sequence[str]) -> list[tuple[int,
     Roles that relate words of this sentence come first. If no head has a role, it is the first
     heads.
     """
-    places, with_role = [], {}
+    heads, with_role = [], {}
     for layer, row in enumerate(names):
         for head, name in enumerate(row):
-            places.append((layer, head))
+            heads.append((layer, head))
             if name != NO_NAME:
                 with_role[name] = (layer, head)
     roles = sorted(with_role, key=lambda name: not related_pairs(name, words))
     chosen = [with_role[name] for name in roles[:MOST_SHOWN]]
-    return sorted(chosen) or places[:MOST_SHOWN]
+    return sorted(chosen) or heads[:MOST_SHOWN]
 
 
 def draw_arrows(
@@ -64,22 +64,22 @@ def draw_arrows(
     names = head_names(trained, MultiHeadAttention)
     if len(heads) > MOST_SHOWN:
         heads = one_of_each(names, words)
-    height = (0.7 + 0.05 * len(words)) * WIDTH / len(words) + 0.1
-    size = (WIDTH, height * len(heads) + 1)
+    height = (0.7 + 0.05 * len(words)) * FIGURE_WIDTH / len(words) + 0.1
+    size = (FIGURE_WIDTH, height * len(heads) + 1)
     fig, axes = plt.subplots(len(heads), figsize=size, squeeze=False, layout="constrained")
     for (layer, head), ax in zip(heads, axes.flat, strict=True):
         name = names[layer][head]
         color = role_color(name)
         pairs = related_pairs(name, words)
-        told = pairs or None  # without a relation all arrows are drawn
-        charts.arcs(ax, weights[layer, head], words, color, threshold=THRESHOLD, told=told)
+        drawn = pairs or None  # without a relation all arrows are drawn
+        charts.arcs(ax, weights[layer, head], words, color, threshold=THRESHOLD, told=drawn)
         ax.set_title(name, color=readable(color), weight="bold", loc="left", fontsize=13)
         shares = [f"head {layer}.{head}"]
         for i, j in sorted(pairs):
             shares.append(f"{words[i]} → {words[j]} {weights[layer, head, i, j]:.0%}")
         ax.set_title("   ".join(shares), color=QUIET, loc="right", fontsize=11)
     finding = "Each head looks for something different in the same words"
-    entropy = normalized_entropy(torch.stack([weights[place] for place in heads])).nanmean()
+    entropy = normalized_entropy(torch.stack([weights[head] for head in heads])).nanmean()
     note = (
         f"An arrow goes from a word to the word it looks at, {words[0]} → {words[1]} 50% would be "
         "half of its attention.\n"
@@ -114,7 +114,7 @@ def draw_rollout(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     weights = weights_of(trained.model, seen)  # (L, H, T, T)
     panels = storeys(weights)
     heights = [len(steps) + 0.9 for steps in panels.values()]
-    size = (WIDTH, 1.1 + sum(heights))
+    size = (FIGURE_WIDTH, 1.1 + sum(heights))
     fig, axes = plt.subplots(len(panels), figsize=size, height_ratios=heights, layout="constrained")
     sources = []  # the other word that the most comes from, panel by panel
     for ax, (name, steps) in zip(axes, panels.items(), strict=True):

@@ -10,10 +10,8 @@ model before training, too, since a probe may find what nobody has put there.
 from dataclasses import dataclass
 from itertools import chain
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase2_multi_head.models import load_multi_head_model
@@ -21,29 +19,28 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.circuits.patching import Pairs, Patching
 from phase3_visualization.circuits.subject_pairs import subject_pairs
 from shared.claims import Claim, Numbers
-from shared.experiment import Experiment, Results, Run
+from shared.experiment import Experiment, Run
 from shared.toy_language import SUBJECTS, decode
 from shared.toy_model import ToyTransformer, in_double
 from shared.training.objectives import corpus
 from shared.training.recipes import untrained_model
-from shared.visualization_utils import BLUE, GREY
 
 SENTENCES, QUICK_SENTENCES = 600, 50  # held-out; about half have a verb with a rival
 READABLE, UNUSED = 0.8, 0.1  # share that the probe has right, and share of the answer changed
-KINDS = list(SUBJECTS)  # of nouns: animal, person, vehicle, toy
+NOUN_KINDS = list(SUBJECTS)  # animal, person, vehicle, toy
 
 
 def kinds_of(tokens: Tensor, subject: Tensor) -> Tensor:
     """Returns the kind of the subject of each text: tokens (B, T), subject (B,) -> (B,)."""
     kinds = {}
-    for number, kind in enumerate(KINDS):
+    for number, kind in enumerate(NOUN_KINDS):
         for noun in chain(*SUBJECTS[kind]):
             kinds[noun] = number
     nouns = decode(tokens[torch.arange(len(tokens)), subject].tolist())
     return torch.tensor([kinds[noun] for noun in nouns])
 
 
-def probed(features: Tensor, kinds: Tensor) -> float:
+def probe_accuracy(features: Tensor, kinds: Tensor) -> float:
     """Returns how often a linear probe names the kind: features (N, d), kinds (N,).
 
     A ridge regression on standardised features, learned on the first half and asked about the
@@ -53,7 +50,7 @@ def probed(features: Tensor, kinds: Tensor) -> float:
     spread = features[:half].std(dim=0).clamp(min=1e-12)
     features = (features - features[:half].mean(dim=0)) / spread
     features = F.pad(features, (0, 1), value=1.0)  # (N, d) -> (N, d + 1), with a constant
-    wanted = F.one_hot(kinds, len(KINDS)).to(features.dtype)
+    wanted = F.one_hot(kinds, len(NOUN_KINDS)).to(features.dtype)
     learned = features[:half]
     gram = learned.T @ learned + 1e-3 * torch.eye(features.size(1), dtype=features.dtype)
     probe = torch.linalg.solve(gram, learned.T @ wanted[:half])
@@ -62,7 +59,7 @@ def probed(features: Tensor, kinds: Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class Head:
+class ProbedHead:
     """A head, the share of subjects that a probe reads from it, and what it restores."""
 
     name: str
@@ -70,27 +67,27 @@ class Head:
     restored: float
 
 
-def read_and_patched(model: ToyTransformer, pairs: Pairs, subject: Tensor) -> list[Head]:
+def probe_and_patch(model: ToyTransformer, pairs: Pairs, subject: Tensor) -> list[ProbedHead]:
     """Returns what a probe reads from each head at the hidden verb, and what patching restores."""
     patching = Patching(model, pairs)
     every = torch.arange(len(subject))
     kinds = [kinds_of(texts, subject) for texts in (pairs.clean, pairs.corrupted)]
     both_kinds = torch.stack(kinds, dim=1).flatten()  # a pair's two texts lie in one half
-    found = []
+    heads = []
     for layer, block in enumerate(model.blocks):
         num_heads = block.attention.num_heads
-        given = []
+        outputs = []
         for texts in (patching.clean, patching.corrupted):
             at_verbs = texts.outputs(layer)[every, pairs.position]  # (B, H * d_v)
-            given.append(at_verbs.unflatten(-1, (num_heads, -1)))
-        both = torch.stack(given, dim=1).flatten(0, 1)  # (B, 2, H, d_v) -> (2 B, H, d_v)
+            outputs.append(at_verbs.unflatten(-1, (num_heads, -1)))
+        of_both = torch.stack(outputs, dim=1).flatten(0, 1)  # (B, 2, H, d_v) -> (2 B, H, d_v)
         for head in range(num_heads):
             here = torch.zeros(*pairs.clean.shape, num_heads, dtype=torch.bool)  # (B, T, H)
             here[every, pairs.position, head] = True
-            part = patching.heads(layer, patching.clean.outputs(layer), here)
-            read = probed(both[:, head], both_kinds)
-            found.append(Head(f"{layer}.{head}", read, patching.restored(part)))
-    return found
+            patch = patching.heads(layer, patching.clean.outputs(layer), here)
+            read = probe_accuracy(of_both[:, head], both_kinds)
+            heads.append(ProbedHead(f"{layer}.{head}", read, patching.restored(patch)))
+    return heads
 
 
 def measure(run: Run) -> Numbers:
@@ -100,10 +97,9 @@ def measure(run: Run) -> Numbers:
     _, held_out = corpus()
     number = QUICK_SENTENCES if run.options.quick else SENTENCES
     pairs, subject = subject_pairs(held_out[:number])
-    heads = read_and_patched(in_double(trained.model), pairs, subject)
-    before = read_and_patched(in_double(blank.model), pairs, subject)
+    heads = probe_and_patch(in_double(trained.model), pairs, subject)
+    before = probe_and_patch(in_double(blank.model), pairs, subject)
     unused = [head.read for head in heads if abs(head.restored) <= UNUSED]
-    run.shown["heads"] = heads
     return {
         "heads that restore little": len(unused),
         "read from the best of them": max(unused, default=0.0),
@@ -138,26 +134,9 @@ CLAIMS = (
 )
 
 
-def picture(results: Results) -> Figure:
-    """Draws a dot for each head: what is read against what is restored."""
-    fig, ax = plt.subplots(figsize=(7.2, 4.6), layout="constrained")
-    ax.axhline(UNUSED, color=GREY, linewidth=0.8, linestyle=":")
-    ax.axvline(READABLE, color=GREY, linewidth=0.8, linestyle=":")
-    for head in results.shown["heads"]:
-        ax.scatter(head.read, head.restored, s=70, color=BLUE)
-        ax.annotate(head.name, (head.read, head.restored), (6, 6), textcoords="offset points")
-    ax.set(xlim=(0.2, 1.05), ylim=(-0.1, 1.05))
-    ax.set_xlabel("kinds of subject that a linear probe reads")
-    ax.set_ylabel("share of the answer that the head brings back")
-    return fig
-
-
 main = Experiment(
     measure,
     CLAIMS,
-    picture,
-    title="A probe reads the subject from heads\nthat bring back nothing of the answer",
-    note="two layers of four heads, by layer.head · at hidden verbs whose subject decides",
     answer="Not always: there is a head that restores a tenth of the answer or less, and yet a "
     "probe reads the kind of the subject from it, with {n[read from the best of them]:.0%} right. "
     "Before training the best head allows {n[read from the best head before training]:.0%}",

@@ -42,7 +42,7 @@ SENTENCES, QUICK_SENTENCES = 60, 10  # held-out
 
 @dataclass(frozen=True)
 class HiddenWords:
-    """N hidden words (N,), and what the parts of a model add at their places.
+    """N hidden words (N,), and what the parts of a model add at their positions.
 
     stream: before the layers, and after each attention and each feed-forward network,
     (2L + 1, N, d_model); by_heads: what each head adds to it, (L, H, N, d_model).
@@ -56,30 +56,30 @@ class HiddenWords:
 @torch.no_grad()
 def each_word_hidden(model: ToyTransformer, sentences: Sequence[Sequence[str]]) -> HiddenWords:
     """Reads every sentence as often as it has words, each time with another word hidden."""
-    rows, places, words = [], [], []
+    rows, positions, words = [], [], []
     for sentence in sentences:
-        for place in range(len(sentence)):
+        for position in range(len(sentence)):
             row = encode(sentence)
-            words.append(row[place])
-            row[place] = MASK_ID
+            words.append(row[position])
+            row[position] = MASK_ID
             rows.append(row)
-            places.append(place)
+            positions.append(position)
     tokens, lengths = pad_batch(rows)
     mask = padding_mask(lengths, tokens.size(1))
     every = torch.arange(len(rows))
     x = model.embed(tokens)
-    stream = [x[every, places]]  # (N, T, d_model) -> (N, d_model)
+    stream = [x[every, positions]]  # (N, T, d_model) -> (N, d_model)
     by_heads = []
     for block in model.blocks:
         attention = block.attention
         normed = block.attention_norm(x)
         output, weights = attention(normed, mask=mask)
         heads = weights @ split_heads(attention.w_v(normed), attention.num_heads)  # (N, H, T, d_v)
-        by_heads.append(added_by_heads(attention, heads)[every, :, places])  # -> (N, H, d_model)
+        by_heads.append(added_by_heads(attention, heads)[every, :, positions])  # -> (N, H, d_model)
         x = x + output
-        stream.append(x[every, places])
+        stream.append(x[every, positions])
         x = x + block.feed_forward(block.feed_forward_norm(x))
-        stream.append(x[every, places])
+        stream.append(x[every, positions])
     added = torch.stack(by_heads).transpose(1, 2)  # (L, N, H, d_model) -> (L, H, N, d_model)
     return HiddenWords(torch.tensor(words), torch.stack(stream), added)
 
@@ -117,25 +117,25 @@ def measure(run: Run) -> Numbers:
         F.cross_entropy(logits, hidden.words).item()
         for logits in read_with_lens(model, hidden.stream)
     ]
-    found = {"embedding, loss behind it": losses[0]}
+    numbers = {"embedding, loss behind it": losses[0]}
     by_attention = 0.0
     for layer in range(len(model.blocks)):
-        before, between, behind = losses[2 * layer : 2 * layer + 3]
-        found[f"attention {layer}, loss behind it"] = between
-        found[f"network {layer}, loss behind it"] = behind
-        by_attention += before - between
+        before, after_attention, after_network = losses[2 * layer : 2 * layer + 3]
+        numbers[f"attention {layer}, loss behind it"] = after_attention
+        numbers[f"network {layer}, loss behind it"] = after_network
+        by_attention += before - after_attention
     adds = share_of_logit(model, hidden.by_heads, hidden.stream[-1], hidden.words).mean(dim=-1)
     by_head = {}
     for layer, row in enumerate(adds.tolist()):
         for head, share in enumerate(row):
             by_head[f"head {layer}.{head}"] = share
-    found |= {f"{name}, adds": share for name, share in by_head.items()}
+    numbers |= {f"{name}, adds": share for name, share in by_head.items()}
     run.shown["best head"] = max(by_head, key=by_head.get)
     run.shown["at the end"] = losses[-1]
     run.shown["label"] = trained.label
     run.shown["guess"] = guess
     run.shown["by attention"] = by_attention / (losses[0] - losses[-1])
-    return found
+    return numbers
 
 
 def draw_falls(ax: Axes, losses: dict[str, float]) -> None:
@@ -145,21 +145,20 @@ def draw_falls(ax: Axes, losses: dict[str, float]) -> None:
     that a reader can add up.
     """
     style = {"ha": "center", "va": "bottom", "fontsize": 11}
-    before = None
-    for column, (part, loss) in enumerate(losses.items()):
-        written = round(loss, 2)
+    (_, first), *parts = losses.items()
+    before = round(first, 2)
+    ax.bar(0.5, before, 0.7, color=HIDDEN)
+    ax.text(0.5, before, f"{before:.2f}", **style)
+    for column, (part, loss) in enumerate(parts, 1):
+        after = round(loss, 2)
         middle = column + 0.5
-        if before is None:
-            ax.bar(middle, written, 0.7, color=HIDDEN)
-            ax.text(middle, written, f"{written:.2f}", **style)
-        else:
-            by_attention = "attention" in part
-            ax.plot([middle - 0.65, middle + 0.35], [before, before], color=QUIET, linewidth=0.8)
-            ax.bar(middle, written - before, 0.7, before, color=BLUE if by_attention else GREY)
-            change = f"{written - before:+.2f}".replace("-", "−")
-            color = readable(BLUE) if by_attention else QUIET
-            ax.text(middle, max(before, written), change, color=color, weight="bold", **style)
-        before = written
+        by_attention = "attention" in part
+        ax.plot([middle - 0.65, middle + 0.35], [before, before], color=QUIET, linewidth=0.8)
+        ax.bar(middle, after - before, 0.7, before, color=BLUE if by_attention else GREY)
+        change = f"{after - before:+.2f}".replace("-", "−")
+        color = readable(BLUE) if by_attention else QUIET
+        ax.text(middle, max(before, after), change, color=color, weight="bold", **style)
+        before = after
     ax.axhline(before, color=QUIET, linewidth=0.8, linestyle=":", zorder=0)
     ax.text(0.97 * len(losses), 0.5 * before, f"{before:.2f} is left", ha="right", va="center")
     ax.set(

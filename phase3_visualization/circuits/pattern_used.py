@@ -45,7 +45,7 @@ def uses_of_heads(model: ToyTransformer, pairs: Pairs, subject: Tensor) -> list[
     """Returns the heads of all layers; subject (B,): where it stands."""
     patching = Patching(model, pairs)
     every = torch.arange(len(subject))
-    found = []
+    uses = []
     for layer, weights in enumerate(patching.clean.weights):
         blind_weights = weights.clone()
         blind_weights[every, :, pairs.position, subject] = 0  # nothing takes the subject's place
@@ -56,7 +56,8 @@ def uses_of_heads(model: ToyTransformer, pairs: Pairs, subject: Tensor) -> list[
         for head in range(num_heads):
             here = torch.zeros(*pairs.clean.shape, num_heads, dtype=torch.bool)  # (B, T, H)
             here[every, pairs.position, head] = True
-            left = patching.logit_difference(patching.heads(layer, blind, here), tokens=pairs.clean)
+            patch = patching.heads(layer, blind, here)
+            left = patching.logit_difference(patch, tokens=pairs.clean)
             use = Use(
                 name=f"head {layer}.{head}",
                 looks=weights[every, head, pairs.position, subject].mean().item(),
@@ -64,8 +65,8 @@ def uses_of_heads(model: ToyTransformer, pairs: Pairs, subject: Tensor) -> list[
                 pattern=patching.restored(patching.heads(layer, pattern, here)),
                 blind=1 - left / patching.clean_difference,
             )
-            found.append(use)
-    return found
+            uses.append(use)
+    return uses
 
 
 def measure(run: Run) -> Numbers:

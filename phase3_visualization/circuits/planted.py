@@ -18,9 +18,16 @@ from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase3_visualization.circuits.patching import Pairs, exchanged
 from shared.attention_utils import causal_mask
 
-WORDS, PERIOD = 29, 11  # word 0 is <start>; the length of the block that comes twice
-LENGTH = 1 + 2 * PERIOD
-STREAM = {"word": WORDS, "position": LENGTH, "word before": WORDS, "unread": WORDS, "guess": WORDS}
+WORDS = 29  # of the language; word 0 is <start>
+PERIOD = 11  # the length of the block that comes twice
+TEXT_LENGTH = 1 + 2 * PERIOD
+STREAM = {
+    "word": WORDS,
+    "position": TEXT_LENGTH,
+    "word before": WORDS,
+    "unread": WORDS,
+    "guess": WORDS,
+}
 CHANGES = ("W_Q and W_K", "W_V and W_O", "stream rotated", "stream sheared")
 
 
@@ -47,9 +54,9 @@ class PlantedModel:
 def planted_model(match: float = 12.0) -> PlantedModel:
     """match: the score of the key that a head looks for; all other keys have 0."""
     identity = torch.eye(sum(STREAM.values()), dtype=torch.float64)
-    # Each of these reads one part of the stream; transposed, it writes there.
+    # Each reads one part of the stream, in the order of STREAM; transposed, it writes there.
     word, position, before, unread, guess = identity.split(list(STREAM.values()), dim=1)
-    asks_place = match * math.sqrt(LENGTH) * position  # attention divides by √d_k
+    asks_place = match * math.sqrt(TEXT_LENGTH) * position  # attention divides by √d_k
     asks_word = match * math.sqrt(WORDS) * word
     next_position = position.roll(1, dims=1)  # as a key, place j answers to j + 1
     previous = PlantedHead(asks_place, next_position, word, before.T)
@@ -77,7 +84,7 @@ def run_planted(
     """
     mask = causal_mask(tokens.size(1))
     stream = model.words[tokens] + model.positions
-    did = {}
+    passes = {}
     for layer in model.layers:
         added = 0
         for name, head in layer.items():
@@ -86,10 +93,10 @@ def run_planted(
                 stream @ head.query, stream @ head.key, values, mask
             )
             own = output @ head.output  # (B, T, d_v) -> (B, T, d_model)
-            did[name] = HeadPass(weights, values, put_in.get(name, own))
-            added = added + did[name].added
+            passes[name] = HeadPass(weights, values, put_in.get(name, own))
+            added = added + passes[name].added
         stream = stream + added  # after all heads of the layer, which read the same stream
-    return stream @ model.guess, did
+    return stream @ model.guess, passes
 
 
 def changed_head(head: PlantedHead, a: Tensor, b: Tensor, stream: Tensor) -> PlantedHead:
@@ -133,7 +140,7 @@ def other_weights(model: PlantedModel, change: str, draw: torch.Generator) -> Pl
 
 
 def planted_pairs(count: int, draw: torch.Generator) -> Pairs:
-    """Pairs of texts, (count, LENGTH): <start>, and a block of different words that comes twice."""
+    """Pairs of texts (count, TEXT_LENGTH): <start>, and a block of different words, twice."""
     shuffled = torch.rand(count, WORDS - 1, generator=draw).argsort(dim=1)
     block = 1 + shuffled[:, :PERIOD]
     start = torch.zeros(count, 1, dtype=torch.long)
@@ -142,14 +149,14 @@ def planted_pairs(count: int, draw: torch.Generator) -> Pairs:
 
 def main() -> None:
     pairs = planted_pairs(1, torch.Generator().manual_seed(0))
-    logits, did = run_planted(planted_model(), pairs.clean)
-    place = int(pairs.position)
+    logits, passes = run_planted(planted_model(), pairs.clean)
+    position = int(pairs.position)
     words = pairs.clean[0].tolist()
-    print("The model reads", *words[: place + 1])
-    for name, head in did.items():
-        seen = int(head.weights[0, place].argmax())
-        print(f"   {name:9} looks at place {seen:2}, where {words[seen]:2} stands")
-    print(f"It guesses {logits[0, place].argmax()}; next comes {words[place + 1]}.")
+    print("The model reads", *words[: position + 1])
+    for name, head in passes.items():
+        key = int(head.weights[0, position].argmax())
+        print(f"   {name:9} looks at place {key:2}, where {words[key]:2} stands")
+    print(f"It guesses {logits[0, position].argmax()}; next comes {words[position + 1]}.")
 
 
 if __name__ == "__main__":

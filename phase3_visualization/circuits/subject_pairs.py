@@ -60,8 +60,9 @@ def subject_pairs(sentences: Sequence[Sentence]) -> tuple[Pairs, Tensor]:
         corrupted.append(encode(words))
     tokens, lengths = pad_batch(clean)
     mask = padding_mask(lengths, tokens.size(1))
-    asked, right = torch.tensor(verbs), torch.tensor(answers)
-    return Pairs(tokens, pad_batch(corrupted)[0], asked, right, mask), torch.tensor(subjects)
+    other_tokens, _ = pad_batch(corrupted)
+    pairs = Pairs(tokens, other_tokens, torch.tensor(verbs), torch.tensor(answers), mask)
+    return pairs, torch.tensor(subjects)
 
 
 def main() -> None:

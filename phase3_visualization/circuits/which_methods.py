@@ -31,10 +31,10 @@ from shared.head_statistics import composed
 from shared.visualization_utils import BLUE, plot_cells, readable
 
 TEXTS, DRAWS = 32, 3
-# A method names the planted head if it gives it so much more than the decoy, as a share of the
-# largest number that it gives to a head.
-NEEDED_LEAD = 0.1
-ROUNDING = 1e-9
+# A method names the planted head if it gives it so much more than the decoy, as a share of its
+# largest number for any head.
+NEEDED_MORE = 0.1
+ONLY_ROUNDING = 1e-9
 THE_OUTPUT = "the output"  # stands beside the methods: it must stay as it is
 
 
@@ -118,17 +118,17 @@ def numbers_of_head(
     }
 
 
-def answers_of_methods(model: PlantedModel, pairs: Pairs) -> dict[str, Tensor]:
+def scores_of_methods(model: PlantedModel, pairs: Pairs) -> dict[str, Tensor]:
     """Returns what each method says of previous, decoy, induction; and the model's output."""
     unchanged = run_unchanged(model, pairs)
     by_method = defaultdict(list)
     for name in ("previous", "decoy", "induction"):
         for method, number in numbers_of_head(model, pairs, unchanged, name).items():
             by_method[method].append(float(number))
-    found = {THE_OUTPUT: unchanged.output}
+    scores = {THE_OUTPUT: unchanged.output}
     for method, numbers in by_method.items():
-        found[method] = torch.tensor(numbers, dtype=torch.float64)
-    return found
+        scores[method] = torch.tensor(numbers, dtype=torch.float64)
+    return scores
 
 
 def measure(run: Run) -> Numbers:
@@ -136,23 +136,23 @@ def measure(run: Run) -> Numbers:
     draw = torch.Generator().manual_seed(run.seed)
     model = planted.planted_model()
     pairs = planted.planted_pairs(TEXTS, draw)
-    before = answers_of_methods(model, pairs)
-    found = {}
-    for method, numbers in before.items():
+    scores = scores_of_methods(model, pairs)
+    numbers = {}
+    for method, of_heads in scores.items():
         if method == THE_OUTPUT:
             continue
-        head, decoy, _ = (numbers / numbers.max()).tolist()
-        found[f"{method}, planted head"] = head
-        found[f"{method}, decoy"] = decoy
-        found[f"{method}, names it"] = int(head - decoy >= NEEDED_LEAD)
+        head, decoy, _ = (of_heads / of_heads.max()).tolist()
+        numbers[f"{method}, planted head"] = head
+        numbers[f"{method}, decoy"] = decoy
+        numbers[f"{method}, names it"] = int(head - decoy >= NEEDED_MORE)
     for change in planted.CHANGES:
         for _ in range(DRAWS):
-            after = answers_of_methods(planted.other_weights(model, change, draw), pairs)
-            for method, numbers in before.items():
-                move = (after[method] - numbers).abs().max() / numbers.abs().max()
+            rewritten = scores_of_methods(planted.other_weights(model, change, draw), pairs)
+            for method, before in scores.items():
+                move = (rewritten[method] - before).abs().max() / before.abs().max()
                 name = f"{method}, {change}"
-                found[name] = max(found.get(name, 0.0), move.item())
-    return found
+                numbers[name] = max(numbers.get(name, 0.0), move.item())
+    return numbers
 
 
 def methods_of(results: Results) -> list[str]:
@@ -161,13 +161,13 @@ def methods_of(results: Results) -> list[str]:
     return [name.removesuffix(", decoy") for name in of_decoy]
 
 
-def verdict(results: Results, method: str) -> str:
+def names_it_always(results: Results, method: str) -> str:
     """Returns "yes" if a method names the planted head whatever the weights, else why not."""
     if not results.mean[f"{method}, names it"]:
-        given = results.mean[f"{method}, planted head"]
-        return "no: neither" if given < NEEDED_LEAD else "no: both alike"
-    moved = max(results.row(method, planted.CHANGES))
-    return "yes" if moved < ROUNDING else "no: it changes"
+        score = results.mean[f"{method}, planted head"]
+        return "no: neither" if score < NEEDED_MORE else "no: both alike"
+    largest_move = max(results.row(method, planted.CHANGES))
+    return "yes" if largest_move < ONLY_ROUNDING else "no: it changes"
 
 
 def draw_methods(ax: Axes, results: Results, columns: tuple[str, ...]) -> None:
@@ -177,7 +177,9 @@ def draw_methods(ax: Axes, results: Results, columns: tuple[str, ...]) -> None:
     for method in methods:
         shares = results.row(method, columns)
         rows.append(shares)
-        texts.append(["0" if abs(share) < ROUNDING else f"{min(share, 1):.2f}" for share in shares])
+        texts.append(
+            ["0" if abs(share) < ONLY_ROUNDING else f"{min(share, 1):.2f}" for share in shares]
+        )
     in_two_lines = [column.replace(" ", "\n", 1) for column in columns]
     plot_cells(ax, torch.tensor(rows), texts, methods, in_two_lines)
     ax.tick_params(labelsize=11.5)
@@ -191,12 +193,12 @@ def picture(results: Results) -> Figure:
     draw_methods(left, results, ("planted head", "decoy"))
     draw_methods(right, results, planted.CHANGES)
     right.tick_params(labelleft=False, labelright=True, pad=6)
-    verdicts = [verdict(results, method) for method in methods_of(results)]
+    verdicts = [names_it_always(results, method) for method in methods_of(results)]
     right.set_yticks(right.get_yticks(), verdicts)
-    for name, said in zip(left.get_yticklabels(), right.get_yticklabels(), strict=True):
-        if said.get_text() == "yes":
-            for label in (name, said):
-                label.set(color=readable(BLUE), weight="bold")
+    for row, verdict in enumerate(verdicts):
+        if verdict == "yes":
+            for ax in (left, right):
+                ax.get_yticklabels()[row].set(color=readable(BLUE), weight="bold")
     left.set_title("score it gives to the", y=1.17)
     right.set_title("how far the scores move when this is rewritten", y=1.17)
     above = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}

@@ -10,7 +10,7 @@ lies on a word that the grammar relates to the hidden one is plausibility, and a
 
 from collections import defaultdict
 from collections.abc import Sequence
-from statistics import fmean as mean
+from statistics import fmean
 
 import matplotlib.pyplot as plt
 import torch
@@ -61,7 +61,7 @@ def numbers_by_method(model: ToyTransformer, case: HiddenWord) -> dict[str, Tens
     }
 
 
-def share(chosen: frozenset[int], wanted: frozenset[int]) -> float:
+def share_right(chosen: frozenset[int], wanted: frozenset[int]) -> float:
     """Returns how much of a choice is right: with a tie, the share of positions that are wanted."""
     return len(chosen & wanted) / len(chosen)
 
@@ -89,16 +89,16 @@ def score_methods(model: ToyTransformer, cases: Sequence[HiddenWord]) -> Numbers
             continue
         chosen["chance"] = frozenset(case.others)
         for name, guess in chosen.items():
-            shares[f"{name}, found"].append(share(guess, wanted))
-        plausible = share(chosen["raw weights"], case.related)
+            shares[f"{name}, found"].append(share_right(guess, wanted))
+        plausible = share_right(chosen["raw weights"], case.related)
         shares["raw weights, plausible"].append(plausible)
         if not wanted & case.related:
             parted.append(plausible)
-    return {name: mean(each) for name, each in shares.items()} | {
-        "raw weights, plausible where another word mattered": mean(parted or [0.0]),
+    return {name: fmean(values) for name, values in shares.items()} | {
+        "raw weights, plausible where another word mattered": fmean(parted or [0.0]),
         "sentences where another word mattered": len(parted),
         "sentences": sum(agree),
-        "both readers agree": mean(agree),
+        "both readers agree": fmean(agree),
     }
 
 

@@ -81,9 +81,10 @@ def measure(run: Run) -> Numbers:
         gaps = largest - shares.gather(-1, heaviest[..., None])[..., 0]
         if gaps.max() > widest:
             widest = gaps.max()
-            place = layer, head, query = np.unravel_index(int(gaps.argmax()), gaps.shape)
+            layer, head, query = np.unravel_index(int(gaps.argmax()), gaps.shape)
             where = f"“{query} {sentence.words[query]}” in layer {layer} head {head}"
-            run.shown["row"] = Row(sentence.words, where, weights[place], shares[place])
+            row_weights, row_shares = weights[layer, head, query], shares[layer, head, query]
+            run.shown["row"] = Row(sentence.words, where, row_weights, row_shares)
     run.shown["model"] = trained.label
     wrong = torch.cat(misleads).double()
     clearly_wrong = wrong[torch.cat(clear)]
@@ -121,10 +122,10 @@ def picture(results: Results) -> Figure:
     names = token_labels(row.words)
     fig, ax = plt.subplots(figsize=(7.6, 4.6), layout="constrained")
     ends = {}
-    for place, name in enumerate(names):
-        weight, share = row.weights[place].item(), row.shares[place].item()
-        style = {"color": INK if place == heaviest else GREY, "linewidth": 1, "markersize": 3}
-        if place in (heaviest, adds_most):
+    for key, name in enumerate(names):
+        weight, share = row.weights[key].item(), row.shares[key].item()
+        style = {"color": INK if key == heaviest else GREY, "linewidth": 1, "markersize": 3}
+        if key in (heaviest, adds_most):
             style |= {"linewidth": 4, "markersize": 9}
             ax.text(-0.03, weight, f"{name}: {weight:.2f}", fontsize=11, ha="right", va="center")
             ends[f"  {name}: {share:.2f}"] = (1, share, INK)

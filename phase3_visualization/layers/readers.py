@@ -138,7 +138,7 @@ def gradient_lengths(model: ToyTransformer, case: HiddenWord) -> Tensor:
     return gradient[0].norm(dim=-1).double().cpu()  # (1, T, d_model) -> (T,)
 
 
-def grammar_rise(words: Sequence[str], hidden: int, left_out: int) -> float:
+def cost_to_perfect_reader(words: Sequence[str], hidden: int, left_out: int) -> float:
     """By how many nats a perfect reader's loss on one word rises if word left_out is hidden, too.
 
     ln p(word | all others) - ln p(word | all others but one), the second summed over all words of
@@ -165,9 +165,9 @@ def grammar_rise(words: Sequence[str], hidden: int, left_out: int) -> float:
 
 
 def perfect_reader(case: HiddenWord) -> Tensor:
-    """grammar_rise of every word -> (T,)."""
-    rises = [grammar_rise(case.words, case.hidden, j) for j in range(len(case.words))]
-    return torch.tensor(rises).double()
+    """cost_to_perfect_reader of every word -> (T,)."""
+    costs = [cost_to_perfect_reader(case.words, case.hidden, j) for j in range(len(case.words))]
+    return torch.tensor(costs).double()
 
 
 def where_largest(values: Tensor, case: HiddenWord) -> frozenset[int]:
@@ -181,9 +181,9 @@ def main() -> None:
     print('"cats" is hidden in "these cats sat on the mat". If a second word is hidden, too, the')
     print("loss of a perfect reader rises by so many nats:")
     for j, word in enumerate(words):
-        rise = grammar_rise(words, hidden=1, left_out=j)
+        cost = cost_to_perfect_reader(words, hidden=1, left_out=j)
         if word != "cats":
-            print(f"   {word:8}{max(rise, 0):.2f}")
+            print(f"   {word:8}{max(cost, 0):.2f}")
     print('"these" alone says that there are several; "sat" and "on the mat" say the same thing.')
 
 

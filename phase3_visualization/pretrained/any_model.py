@@ -27,7 +27,7 @@ from shared.attention_checks import at_least_float32, check_attention_inputs
 # query, key, value, mask -> output, weights
 AttentionFunction = Callable[..., tuple[Tensor, Tensor]]
 
-NAME = "from scratch"  # by which the library finds our function
+FROM_SCRATCH = "from scratch"  # the name by which the library finds our function
 # What models hand to their attention and ours would not use, such as numbers added to the scores.
 NOT_OURS = ("position_bias", "block_indices", "sinks")
 
@@ -111,8 +111,11 @@ def our_attention(model: nn.Module, attend: AttentionFunction = capped_attention
         value = value.repeat_interleave(shared_by, dim=1)
         if scaling is not None:  # ours divides by √d_k, and some models by another number
             query = query * (scaling * math.sqrt(query.size(-1)))
-        additions = {"cap": softcap, "sinks": s_aux}
-        additions = {name: given for name, given in additions.items() if given is not None}
+        additions = {}
+        if softcap is not None:
+            additions["cap"] = softcap
+        if s_aux is not None:
+            additions["sinks"] = s_aux
         output, weights = attend(query, key, value, attention_mask, **additions)
         return output.transpose(1, 2), weights  # (B, H, T_q, d_v) -> (B, T_q, H, d_v)
 
@@ -124,18 +127,18 @@ def our_attention(model: nn.Module, attend: AttentionFunction = capped_attention
         options["allow_is_causal_skip"] = False
         return sdpa_mask(*sizes, **options)
 
-    transformers.AttentionInterface.register(NAME, called_by_library)
-    transformers.AttentionMaskInterface.register(NAME, mask_for_library)
+    transformers.AttentionInterface.register(FROM_SCRATCH, called_by_library)
+    transformers.AttentionMaskInterface.register(FROM_SCRATCH, mask_for_library)
     counting = model.register_forward_pre_hook(count_pass)
     try:
-        with attention_named(model, NAME):
+        with attention_named(model, FROM_SCRATCH):
             yield
     finally:
         counting.remove()
     layers = model.config.num_hidden_layers
     if counts["layers"] < counts["passes"] * layers:
-        asked = counts["layers"] // counts["passes"]
-        raise cannot_serve(model, f"only {asked} of its {layers} layers ask the library for theirs")
+        ours = counts["layers"] // counts["passes"]
+        raise cannot_serve(model, f"only {ours} of its {layers} layers ask the library for theirs")
 
 
 def cannot_serve(model: nn.Module, reason: str) -> ValueError:

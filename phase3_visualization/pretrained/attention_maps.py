@@ -20,8 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from shared import charts
-from shared.head_statistics import even_weights, head_statistics, relation_weight, stacked
+from shared.head_statistics import even_weights, head_statistics, relation_weight
 from shared.visualization_utils import (
     GREEN,
     GREY,
@@ -40,8 +39,8 @@ Heads = Sequence[tuple[int, int]]  # (layer, head) of each
 NAMED, TIMES_EVEN = 0.5, 2  # more than this weight, and so many times that of an even head
 FEWEST = 3  # so many queries must have a place, or no head is named after it
 UNTRAINED = 0.95  # normalised entropy; in a trained model some head is far below it
-NO_NAME = "no name"
-COLORS = {"same token": GREEN, "after same token": RED, NO_NAME: GREY}  # others are purple
+NO_PLACE = "no name"  # of a head that looks mostly at no place
+COLORS = {"same token": GREEN, "after same token": RED, NO_PLACE: GREY}  # others are purple
 LARGE = 4  # so many maps have tokens of their own; more of them share the tokens
 LETTER = 0.11  # inches from a token to the next
 
@@ -108,58 +107,58 @@ def places_in(tokens: Sequence[str], seen: Tensor) -> dict[str, Tensor]:
         "last token": (position == len(tokens) - 1) & (offset != 0),
     }
     has_choice = seen.sum(dim=-1, keepdim=True) > 1
-    return {name: where & seen & has_choice for name, where in places.items()}
+    return {place: where & seen & has_choice for place, where in places.items()}
 
 
-def weight_on_places(layer: Tensor, tokens: Sequence[str], seen: Tensor) -> dict[str, Tensor]:
-    """Place -> mean weight of each head, (H,). NaN where fewer than FEWEST queries have the place.
+def weight_by_place(layer: Tensor, tokens: Sequence[str], seen: Tensor) -> dict[str, Tensor]:
+    """Place -> the mean weight that each head gives it, (H,), where FEWEST queries or more have it.
+
+    layer (H, T, T), seen bool (T, T). Each token that is neither first nor last is a place, too,
+    for all other queries.
+    """
+    weights = {}
+    for place, where in places_in(tokens, seen).items():
+        if where.any(dim=-1).sum() >= FEWEST:
+            weights[place] = relation_weight(layer[None], where[None])
+    others = seen & ~torch.eye(len(tokens), dtype=torch.bool)
+    queries = others.sum(dim=0)  # that see a key: (T, T) -> (T,)
+    by_others = (layer * others).sum(dim=1) / queries  # (H, T, T) -> (H, T)
+    labels = token_labels(tokens)
+    for key in range(1, len(tokens) - 1):
+        if queries[key] >= FEWEST:
+            weights[f"all at {labels[key]}"] = by_others[:, key]
+    return weights
+
+
+def names_of_layer(layer: Tensor, tokens: Sequence[str], seen: Tensor) -> list[str]:
+    """The place that gets most weight of each head, if that is enough for a name.
 
     layer (H, T, T), seen bool (T, T).
     """
-    found = {}
-    for name, where in places_in(tokens, seen).items():
-        enough = where.any(dim=-1).sum() >= FEWEST
-        weight = relation_weight(layer[None], where[None])
-        found[name] = weight if enough else weight * math.nan
-    return found
-
-
-def weight_on_columns(layer: Tensor, tokens: Sequence[str], seen: Tensor) -> dict[str, Tensor]:
-    """Token -> the mean weight that all others give it, (H,); not of the first and the last."""
-    others = seen & ~torch.eye(len(tokens), dtype=torch.bool)
-    queries = others.sum(dim=0)  # (T, T) -> (T,)
-    mean = (layer * others).sum(dim=1) / queries  # (H, T, T) -> (H, T)
-    mean = mean.masked_fill(queries < FEWEST, math.nan)
-    labels = token_labels(tokens)
-    return {f"all at {labels[key]}": mean[:, key] for key in range(1, len(tokens) - 1)}
+    does_not_choose = even_weights(seen)[None].double()  # (T, T) -> (1, T, T)
+    even = weight_by_place(does_not_choose, tokens, seen)
+    weights = weight_by_place(layer, tokens, seen)
+    names = []
+    for head in range(len(layer)):
+        name, most = NO_PLACE, 0.0
+        for place in weights:
+            weight = weights[place][head].item()
+            least = max(NAMED, TIMES_EVEN * even[place].item())
+            if weight > max(least, most):
+                name, most = place, weight
+        names.append(name)
+    return names
 
 
 @dataclass
-class Measured:
-    """Where the heads of a model look in a text, and how evenly.
+class NamedHeads:
+    """Where the heads of a model look in one text, and how evenly.
 
-    weight: place -> (L, H); even: the same of a head that does not choose, (L, 1); entropy:
-    normalised, (L, H).
+    names: [layer][head], the place that gets most weight; entropy: normalised, (L, H).
     """
 
-    weight: dict[str, Tensor]
-    even: dict[str, Tensor]
+    names: list[list[str]]
     entropy: Tensor
-
-    def name(self, layer: int, head: int) -> str:
-        """The place that gets most of the head's weight, if that is enough for a name."""
-        best, most = NO_NAME, 0.0
-        for place in self.weight:
-            weight = self.weight[place][layer, head].item()
-            least = max(NAMED, TIMES_EVEN * self.even[place][layer, 0].item())
-            if weight > max(least, most):
-                best, most = place, weight
-        return best
-
-    @property
-    def heads(self) -> Heads:
-        """All of them."""
-        return list(np.ndindex(*self.entropy.shape))
 
     @property
     def finding(self) -> str:
@@ -170,31 +169,21 @@ class Measured:
                 f"No head chooses: these maps look untrained (normalised entropy {least:.2f} or "
                 "more everywhere)"
             )
-        names = [self.name(*head) for head in self.heads]
-        with_name = len(names) - names.count(NO_NAME)
-        return f"{with_name} of {len(names)} heads look mostly at one place"
+        number = self.entropy.numel()
+        without_name = sum(layer.count(NO_PLACE) for layer in self.names)
+        return f"{number - without_name} of {number} heads look mostly at one place"
 
 
-def measured_in(layers: Tensor, tokens: Sequence[str]) -> Measured:
-    """What the weights of one text say; layers (L, H, T, T)."""
-    weight, even, entropy = [], [], []
+def name_heads(layers: Tensor, tokens: Sequence[str]) -> NamedHeads:
+    """Names every head after what its weights on one text say; layers (L, H, T, T)."""
+    names, entropy = [], []
     for layer, seen in zip(layers, seen_keys(layers), strict=True):
-        does_not_choose = even_weights(seen)[None].double()  # (T, T) -> (1, T, T)
-        for found, heads in ((weight, layer), (even, does_not_choose)):
-            places = weight_on_places(heads, tokens, seen)
-            found.append(places | weight_on_columns(heads, tokens, seen))
+        names.append(names_of_layer(layer, tokens, seen))
         entropy.append(head_statistics(layer[None], seen[None, None])["normalised entropy"])
-    return Measured(stacked(weight), stacked(even), torch.stack(entropy))
+    return NamedHeads(names, torch.stack(entropy))
 
 
 # ---- pictures
-
-
-def title_of(measured: Measured, layer: int, head: int) -> tuple[str, str]:
-    """What stands over the map of a head, and its colour."""
-    name = measured.name(layer, head)
-    title = f"{layer}.{head} {name}\nentropy {measured.entropy[layer, head]:.2f}"
-    return title, readable(COLORS.get(name, PURPLE))
 
 
 def label_tokens(ax: Axes, tokens: Sequence[str], side: float) -> None:
@@ -232,8 +221,9 @@ def draw_heads(
     Raises ValueError for weights that cannot be drawn.
     """
     layers = as_layers(weights, tokens)
-    measured = measured_in(layers, tokens)
-    heads = measured.heads if heads is None else heads
+    named = name_heads(layers, tokens)
+    if heads is None:
+        heads = list(np.ndindex(*named.entropy.shape))
     seen = seen_keys(layers)
     columns = len(heads) if len(heads) <= LARGE else min(len(heads), layers.size(1))
     rows = math.ceil(len(heads) / columns)
@@ -243,48 +233,18 @@ def draw_heads(
     fig, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
     for ax in axes.flat[len(heads) :]:
         ax.axis("off")
-    for place, (layer, head) in enumerate(heads):
-        ax = axes.flat[place]
+    for panel, (layer, head) in enumerate(heads):
+        ax = axes.flat[panel]
         draw_map(ax, layers[layer, head], seen[layer])
         label_tokens(ax, tokens, side)
         if len(heads) > LARGE:  # the maps of a row and of a column share their tokens
-            ax.tick_params(labelleft=place % columns == 0, labeltop=place < columns)
-        title, color = title_of(measured, layer, head)
-        ax.set_title(title, fontsize=9, color=color)
+            ax.tick_params(labelleft=panel % columns == 0, labeltop=panel < columns)
+        name = named.names[layer][head]
+        title = f"{layer}.{head} {name}\nentropy {named.entropy[layer, head]:.2f}"
+        ax.set_title(title, fontsize=9, color=readable(COLORS.get(name, PURPLE)))
     weight_colorbar(fig, axes, shrink=min(1, 4 / size[1]), aspect=20)
-    read = "queries down, keys across"
-    if not seen.all():
-        read += ", hatched where no head of the layer looks"
-    headline(fig, measured.finding, note_of(measured, model, read))
+    mean = named.entropy.mean()
+    note = f"{model} · normalised entropy of all heads {mean:.2f} on average\nqueries down, keys "
+    note += "across" if seen.all() else "across, hatched where no head of the layer looks"
+    headline(fig, named.finding, note.removeprefix(" · "))
     return fig
-
-
-def draw_arcs(
-    weights: Tensor | Sequence[Tensor],
-    tokens: Sequence[str],
-    *,
-    heads: Heads,
-    model: str = "",
-) -> Figure:
-    """Draw the tokens in a row for each chosen head, and over them an arc for each large weight.
-
-    The arguments are those of draw_heads.
-    """
-    layers = as_layers(weights, tokens)
-    measured = measured_in(layers, tokens)
-    unit = max(0.7, 8 / len(tokens))  # inches for a token, across and in height
-    size = (unit * len(tokens), (unit * (1 + 0.03 * len(tokens)) + 0.4) * len(heads) + 1)
-    fig, axes = plt.subplots(len(heads), figsize=size, squeeze=False, layout="constrained")
-    for (layer, head), ax in zip(heads, axes.flat, strict=True):
-        title, color = title_of(measured, layer, head)
-        charts.arcs(ax, layers[layer, head], tokens, color)
-        ax.set_title(title, fontsize=10, color=color)
-    read = "arcs point to where a token looks, where it gives more than twice an even share"
-    headline(fig, measured.finding, note_of(measured, model, read))
-    return fig
-
-
-def note_of(measured: Measured, model: str, read: str) -> str:
-    """What stands at the foot of a picture: the model, and how to read it."""
-    facts = f"normalised entropy of all heads {measured.entropy.mean():.2f} on average"
-    return f"{model} · {facts}\n{read}".removeprefix(" · ")

@@ -35,11 +35,11 @@ from shared.experiment import Experiment, Results, Run
 from shared.visualization_utils import BLUE, GREY, QUIET, RED, readable
 
 PERMUTATIONS = 2000
-COLORS = {"both right": BLUE, "the same noun in both": GREY, "both wrong": RED}
-SAID = {  # in the picture
-    "both right": "right in both",
-    "the same noun in both": "the same noun in both",
-    "both wrong": "wrong in both",
+# Outcome of a pair -> what the picture calls it, and its colour.
+OUTCOMES = {
+    "both right": ("right in both", BLUE),
+    "the same noun in both": ("the same noun in both", GREY),
+    "both wrong": ("wrong in both", RED),
 }
 
 
@@ -57,11 +57,13 @@ def weights_of_it(language_model: LanguageModel, pairs: list[WinogradPair]) -> T
         )
     rows = []
     for index, text in enumerate(texts):
-        of_it = tokens_of(reading, index, text, "it")
-        from_it = reading.weights[index][:, :, of_it].mean(dim=2)  # (L, H, T, T) -> (L, H, T)
+        pieces_of_it = tokens_of(reading, index, text, "it")
+        from_it = reading.weights[index][:, :, pieces_of_it].mean(
+            dim=2
+        )  # (L, H, T, T) -> (L, H, T)
         for noun in pairs[index // 2].nouns:
-            of_noun = tokens_of(reading, index, text, noun)
-            rows.append(from_it[..., of_noun].sum(dim=-1))  # (L, H, T) -> (L, H)
+            pieces = tokens_of(reading, index, text, noun)
+            rows.append(from_it[..., pieces].sum(dim=-1))  # (L, H, T) -> (L, H)
     by_member = torch.stack(rows).unflatten(0, (-1, 2, 2))  # -> (pairs, member, noun, L, H)
     return by_member.movedim(2, -1)
 
@@ -82,7 +84,8 @@ def choose_head(both: Tensor, shift: Tensor) -> int:
 
     Of equals the one that shifts to the right noun most often.
     """
-    return int((both.sum(dim=0) + 1e-3 * (shift > 0).sum(dim=0)).argmax())
+    right_shifts = (shift > 0).sum(dim=0)  # (pairs, heads) -> (heads,)
+    return int((both.sum(dim=0) + 1e-3 * right_shifts).argmax())
 
 
 def permutation_p(both: Tensor, generator: torch.Generator) -> float:
@@ -171,7 +174,7 @@ CLAIM = Claim(
 def draw_outcomes(ax: Axes, row: float, counts: Numbers, *, named: bool = False) -> None:
     """Draws a dot for each pair, in two lines, a group for each outcome."""
     start = 0
-    for outcome, color in COLORS.items():
+    for outcome, (name, color) in OUTCOMES.items():
         number = round(counts.get(outcome, 0))
         if number == 0:
             continue
@@ -179,23 +182,22 @@ def draw_outcomes(ax: Axes, row: float, counts: Numbers, *, named: bool = False)
         rows = [row - 0.15, row + 0.15] * number
         ax.scatter(columns, rows[:number], s=130, color=color)
         if named:
-            said = f"{number} {SAID[outcome]}"
             style = {"color": readable(color), "weight": "bold", "fontsize": 11}
-            ax.text(start - 0.4, row - 0.45, said, **style)
+            ax.text(start - 0.4, row - 0.45, f"{number} {name}", **style)
         start = columns[-1] + 2
 
 
 def picture(results: Results) -> Figure:
     """Draws what became of each pair: with the chosen heads, and with readers made up."""
-    found = results.runs[0]
-    pairs = found["pairs"]
+    numbers = results.runs[0]
+    pairs = numbers["pairs"]
     flips = {
         "both right": pairs // 4,
         "both wrong": pairs // 4,
         "the same noun in both": pairs // 2,
     }
     fig, ax = plt.subplots(figsize=(9, 4.7), layout="constrained")
-    draw_outcomes(ax, 0, found, named=True)
+    draw_outcomes(ax, 0, numbers, named=True)
     ax.text(-0.4, 0.85, "for comparison, in the same colours", color=QUIET)
     draw_outcomes(ax, 1.5, {"both right": pairs})
     draw_outcomes(ax, 2.5, {"the same noun in both": pairs})

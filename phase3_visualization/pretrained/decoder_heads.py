@@ -34,14 +34,14 @@ from shared.visualization_utils import BLUE, GREY, HIDDEN, INK, QUIET
 SEQUENCES, LENGTH = 8, 96
 SHORTEST_BLOCK, LONGEST_BLOCK = 16, 40  # the tokens that are repeated
 NAMED = 0.5  # more than this weight gives a head its name
-# Where a head looks, as the legend says it.
-PLACES = {
+# Role of a head -> where it looks, as the legend says it.
+ROLES = {
     "previous": "the token before",
     "duplicate": "the same token, earlier",
     "induction": "what followed last time",
     "first": "the first token",
 }
-NO_PLACE = "none of these"
+NO_ROLE = ""
 
 
 def repeated_tokens(known: Tensor, generator: torch.Generator) -> Tensor:
@@ -97,18 +97,18 @@ def shuffled(model: nn.Module, generator: torch.Generator) -> nn.Module:
 
 
 def roles_of(by_role: dict[str, Tensor]) -> list[str]:
-    """Returns the role of each head in which it has more than NAMED; "" without one."""
+    """Returns the role of each head in which it has more than NAMED, or NO_ROLE."""
+    most, role_numbers = torch.stack(list(by_role.values())).max(dim=0)  # 4 x (heads,) -> (heads,)
     roles = []
-    for weights in torch.stack(list(by_role.values()), dim=1):  # 4 x (heads,) -> (heads, 4)
-        best = int(weights.argmax())
-        roles.append(list(by_role)[best] if weights[best] > NAMED else "")
+    for weight, number in zip(most, role_numbers, strict=True):
+        roles.append(list(by_role)[number] if weight > NAMED else NO_ROLE)
     return roles
 
 
 def numbers_of(
     model: nn.Module, tokens: Tensor, generator: torch.Generator
 ) -> tuple[Numbers, list[str]]:
-    """Returns the numbers of a model and of its shuffled copy, and the role of each head or "".
+    """Returns the numbers of a model and of its shuffled copy, and the role of each head.
 
     The best heads are chosen on the first half of the sequences, and scored on the second.
     """
@@ -118,16 +118,17 @@ def numbers_of(
     scoring = weight_by_role(weights[half:], tokens[half:])
     roles = roles_of(weight_by_role(weights, tokens))
     control = weight_by_role(weights_of_decoder(shuffled(model, generator), tokens), tokens)
-    found = {}
+    numbers = {}
     for role in ("previous", "induction"):
-        found[f"{role}, best head"] = scoring[role][choosing[role].argmax()].item()
-    for role in PLACES:
-        found[f"{role}, heads"] = roles.count(role)
-    found["first, share of heads"] = roles.count("first") / len(roles)
-    found["all heads"] = len(roles)
+        best_head = choosing[role].argmax()
+        numbers[f"{role}, best head"] = scoring[role][best_head].item()
+    for role in ROLES:
+        numbers[f"{role}, heads"] = roles.count(role)
+    numbers["first, share of heads"] = roles.count("first") / len(roles)
+    numbers["all heads"] = len(roles)
     highest = torch.stack(list(control.values())).max()
-    found["highest score in the shuffled model"] = highest.item()
-    return found, roles
+    numbers["highest score in the shuffled model"] = highest.item()
+    return numbers, roles
 
 
 @refuses
@@ -138,11 +139,11 @@ def measure(run: Run) -> Numbers:
     generator = torch.Generator().manual_seed(run.seed)
     special = tokenizer.all_special_ids
     known = torch.tensor([i for i in range(len(tokenizer)) if i not in special])
-    found, roles = numbers_of(model, repeated_tokens(known, generator), generator)
+    numbers, roles = numbers_of(model, repeated_tokens(known, generator), generator)
     run.shown["model"] = language_model.name
     run.shown["roles"] = roles
     run.shown["heads"] = model.config.num_attention_heads
-    return found
+    return numbers
 
 
 CLAIMS = (
@@ -181,11 +182,11 @@ CLAIMS = (
 )
 
 
-def draw_head(ax: Axes, x: float, y: float, role: str) -> None:
-    """Draws a cell around x, y: a head of this role, or "" without one."""
-    color = {"first": BLUE, "": HIDDEN}.get(role, GREY)
+def draw_cell(ax: Axes, x: float, y: float, role: str) -> None:
+    """Draws a cell around x, y: a head of this role."""
+    color = {"first": BLUE, NO_ROLE: HIDDEN}.get(role, GREY)
     ax.add_patch(plt.Rectangle((x - 0.45, y - 0.45), 0.9, 0.9, color=color, linewidth=0))
-    if role not in ("first", ""):
+    if role not in ("first", NO_ROLE):
         style = {"ha": "center", "va": "center_baseline", "color": INK, "weight": "bold"}
         ax.text(x, y, role[0].upper(), fontsize=9, **style)
 
@@ -199,17 +200,18 @@ def picture(results: Results) -> Figure:
         1, 2, figsize=size, width_ratios=(2.5, 1), layout="constrained", sharey=True
     )
     for index, role in enumerate(roles):
-        draw_head(ax, *divmod(index, num_heads), role)
+        layer, head = divmod(index, num_heads)
+        draw_cell(ax, layer, head, role)
     ax.set(xlim=(-0.6, num_layers - 0.4), ylim=(num_heads - 0.4, -0.6))
     ax.set_xlabel("layer", fontsize=11)
     ax.set_ylabel("head", fontsize=11)
     ax.tick_params(length=0, labelsize=11)
     step = num_heads / 6
-    for row, role in enumerate(("first", "previous", "duplicate", "induction", "")):
+    for row, role in enumerate(("first", "previous", "duplicate", "induction", NO_ROLE)):
         y = step * (row + 0.75) - 0.5
-        draw_head(legend, 0, y, role)
+        draw_cell(legend, 0, y, role)
         weight = "bold" if role == "first" else "normal"
-        text = f"{roles.count(role)}  {PLACES.get(role, NO_PLACE)}"
+        text = f"{roles.count(role)}  {ROLES.get(role, 'none of these')}"
         legend.text(0.9, y, text, va="center_baseline", fontsize=11, weight=weight)
     legend.set_xlim(-0.6, num_layers / 2.5 - 0.4)  # as wide a cell as beside it
     legend.set_title("heads that mostly look at", fontsize=11, loc="left", color=QUIET)

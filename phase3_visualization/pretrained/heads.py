@@ -3,13 +3,14 @@
 all-MiniLM-L6-v2 has six layers of twelve heads (Wang et al. 2020); --model names another encoder.
 Much of all weight goes to [CLS] and [SEP]. A hub would add much to who reads it; a head with
 nothing to do puts its weight where it adds nothing (Clark et al. 2019). What arrives is the length
-of weight times vector, a_ij ||(x_j W_V + b_V) W_O|| (Kobayashi et al. 2020). maps.py draws the
-heads. Needs the extra "pretrained":
+of weight times vector, a_ij ||(x_j W_V + b_V) W_O|| (Kobayashi et al. 2020). Needs the extra
+"pretrained":
 
     python phase3_visualization/pretrained/heads.py --model FacebookAI/roberta-base
 """
 
 import random
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from torch import Tensor
 from phase2_multi_head.multi_head_attention import split_heads
 from phase3_visualization.pretrained import language_model as published
 from phase3_visualization.pretrained.any_model import modules_of
-from phase3_visualization.pretrained.attention_maps import NO_NAME, as_layers, measured_in
+from phase3_visualization.pretrained.attention_maps import NO_PLACE, as_layers, name_heads
 from phase3_visualization.pretrained.language_model import LanguageModel, Reading, read_texts
 from shared import head_statistics
 from shared.claims import Claim, Numbers
@@ -41,12 +42,12 @@ def lengths(language_model: LanguageModel, reading: Reading) -> Tensor:
 def share_of(weights: Tensor, reading: Reading, keys: Tensor) -> float:
     """Returns the share of weights (B, L, H, T, T) that goes to some keys (B, T), in the mean.
 
-    Rows are those of the sentence's own tokens: padding, [CLS] and [SEP] do not ask.
+    Queries are the sentence's own tokens: not padding, [CLS] and [SEP].
     """
     to_keys = (weights * keys[:, None, None, None]).sum(dim=-1)  # (B, L, H, T, T) -> (B, L, H, T)
     shares = to_keys / weights.sum(dim=-1)
-    asks = (reading.real & ~reading.special)[:, None, None]  # (B, T) -> (B, 1, 1, T)
-    by_head = (shares * asks).sum(dim=(0, 3)) / asks.sum()  # -> (L, H)
+    queries = (reading.real & ~reading.special)[:, None, None]  # (B, T) -> (B, 1, 1, T)
+    by_head = (shares * queries).sum(dim=(0, 3)) / queries.sum()  # -> (L, H)
     return by_head.mean().item()
 
 
@@ -57,15 +58,15 @@ def hub_numbers(language_model: LanguageModel, reading: Reading) -> Numbers:
     """
     number = reading.real.sum(dim=1, keepdim=True)  # (B, 1)
     position = torch.arange(reading.real.size(1))
-    places = {"[CLS]": position == 0, "[SEP]": position == number - 1}
+    ends = {"[CLS]": position == 0, "[SEP]": position == number - 1}
     norms = lengths(language_model, reading)
     added = reading.weights * norms[:, :, :, None]  # by each key: (B, L, H, T, T)
-    found = {"even share": (1 / number.double()).mean().item()}
-    for name, place in places.items():
-        keys = place & reading.special  # (B, T)
-        found[f"{name}, share of the weight"] = share_of(reading.weights, reading, keys)
-        found[f"{name}, share of what is added"] = share_of(added, reading, keys)
-    return found
+    numbers = {"even share": (1 / number.double()).mean().item()}
+    for name, is_end in ends.items():
+        keys = is_end & reading.special  # (B, T)
+        numbers[f"{name}, share of the weight"] = share_of(reading.weights, reading, keys)
+        numbers[f"{name}, share of what is added"] = share_of(added, reading, keys)
+    return numbers
 
 
 @published.refuses
@@ -75,19 +76,19 @@ def measure(run: Run) -> Numbers:
     sentences = published.sentences_of(published.winograd_pairs())
     number = QUICK_DRAWN if run.options.quick else DRAWN
     drawn = random.Random(run.seed).sample(sentences, number)
-    found = hub_numbers(language_model, read_texts(language_model, drawn))
+    numbers = hub_numbers(language_model, read_texts(language_model, drawn))
     reading = read_texts(language_model, [published.TEXT])
     tokens = reading.tokens[0]
-    measured = measured_in(as_layers(reading.weights[0], tokens), tokens)
-    names = [measured.name(layer, head) for layer, head in measured.heads]
-    with_name = len(names) - names.count(NO_NAME)
-    found["heads with over half of their weight on one place"] = with_name
-    found["heads"] = len(names)
+    named = name_heads(as_layers(reading.weights[0], tokens), tokens)
+    names = list(chain(*named.names))
+    with_name = len(names) - names.count(NO_PLACE)
+    numbers["heads with over half of their weight on one place"] = with_name
+    numbers["heads"] = len(names)
     run.shown["model"] = language_model.name
     # A format string has no way to name a number with brackets.
-    run.shown["gets"] = found["[CLS], share of the weight"]
-    run.shown["adds"] = found["[CLS], share of what is added"]
-    return found
+    run.shown["gets"] = numbers["[CLS], share of the weight"]
+    run.shown["adds"] = numbers["[CLS], share of what is added"]
+    return numbers
 
 
 CLAIM = Claim(

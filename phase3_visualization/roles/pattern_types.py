@@ -35,7 +35,8 @@ from shared.toy_model import weights_of
 from shared.training.recipes import Trained, untrained_model
 from shared.visualization_utils import QUIET, frame_cell, plot_attention, readable, role_color
 
-PATTERN_PLACES = {"itself": 0, "previous": -1, "next": 1, "first word": "first"}
+# Pattern -> where the largest weight of a row lies, as Scores.place calls it.
+PATTERNS = {"itself": 0, "previous": -1, "next": 1, "first word": "first"}
 D_K = 64  # of the queries that are made by hand
 DRAWN_TO = 4.0  # the score of the first word, beside 0 for all others
 
@@ -72,7 +73,7 @@ def shares_of(scores: Scores) -> dict[str, Tensor]:
 
     "one word" is the fullest column.
     """
-    shares = {name: scores.place[place] for name, place in PATTERN_PLACES.items()}
+    shares = {name: scores.place[place] for name, place in PATTERNS.items()}
     columns = [scores.others[key] for key in COLUMN_RULES.values()]
     shares["one word"] = torch.stack(columns).amax(dim=0)  # (columns, L, H) -> (L, H)
     return shares
@@ -108,7 +109,7 @@ class Pattern:
     role: str = NO_NAME  # gives the name its colour
 
 
-def place_of_largest(shares: Tensor) -> tuple[int, int]:
+def best_of(shares: Tensor) -> tuple[int, int]:
     """Returns (layer, head) of the largest number in (L, H)."""
     layer, head = divmod(int(shares.argmax()), shares.size(1))
     return layer, head
@@ -119,14 +120,14 @@ def strongest_relation(both: Halves) -> tuple[tuple[int, int], Rule]:
 
     If no head passes, it is the one that misses by least.
     """
-    best_place, best = None, None
-    for place in both.scoring.scores.heads:
-        for tried in rules_tried(both, *place):
+    best_head, best_rule = None, None
+    for head in both.scoring.scores.heads:
+        for tried in rules_tried(both, *head):
             if tried.kind != "relation":
                 continue
-            if best is None or tried.worse.margin > best.margin:
-                best_place, best = place, tried.worse
-    return best_place, best
+            if best_rule is None or tried.worse.margin > best_rule.margin:
+                best_head, best_rule = head, tried.worse
+    return best_head, best_rule
 
 
 def made_patterns(words: list[str], untrained: Trained) -> list[Pattern]:
@@ -137,7 +138,7 @@ def made_patterns(words: list[str], untrained: Trained) -> list[Pattern]:
     unrelated = unrelated_keys(len(words), generator)
     before = weights_of(untrained.model, words)
     entropy = normalized_entropy(before).nanmean(dim=-1)  # (L, H, T, T) -> (L, H)
-    layer, head = place_of_largest(entropy)
+    layer, head = best_of(entropy)
     even = before[layer, head]
     return [
         Pattern("self", "by hand: key = 10 × query", "a dark diagonal", alike),
@@ -147,30 +148,27 @@ def made_patterns(words: list[str], untrained: Trained) -> list[Pattern]:
     ]
 
 
-def origin_of(place: tuple[int, int], share: float) -> str:
-    """Returns what a panel says of a trained head, and of how often it has the pattern."""
-    layer, head = place
-    return f"trained head {layer}.{head}: {share:.2f}"
-
-
 def trained_patterns(words: list[str], trained: Trained, both: Halves) -> list[Pattern]:
     """Returns the trained head that has each pattern most, with how often it has it."""
     weights = weights_of(trained.model, words)
     scores = both.scoring.scores
     shares = shares_of(scores)
-    patterns = []
-    for name, reading in (("previous", "left of the diagonal"), ("next", "right of the diagonal")):
-        place = place_of_largest(shares[name])
-        origin = origin_of(place, shares[name][place])
-        patterns.append(Pattern(name, origin, reading, weights[place], name))
-    place = place_of_largest(shares["one word"])
-    origin = origin_of(place, shares["one word"][place])
-    column = max(COLUMN_RULES, key=lambda name: scores.others[COLUMN_RULES[name]][place])
-    patterns.append(Pattern("column", origin, f"one column: {column}", weights[place], column))
-    place, rule = strongest_relation(both)
-    origin = origin_of(place, rule.share)
-    patterns.append(Pattern("relation", origin, rule.name, weights[place], rule.name))
-    return patterns
+
+    def pattern(name: str, head: tuple[int, int], share: float, reading: str, role: str) -> Pattern:
+        origin = f"trained head {head[0]}.{head[1]}: {share:.2f}"
+        return Pattern(name, origin, reading, weights[head], role)
+
+    before = best_of(shares["previous"])
+    behind = best_of(shares["next"])
+    column = best_of(shares["one word"])
+    role = max(COLUMN_RULES, key=lambda name: scores.others[COLUMN_RULES[name]][column])
+    related, rule = strongest_relation(both)
+    return [
+        pattern("previous", before, shares["previous"][before], "left of the diagonal", "previous"),
+        pattern("next", behind, shares["next"][behind], "right of the diagonal", "next"),
+        pattern("column", column, shares["one word"][column], f"one column: {role}", role),
+        pattern("relation", related, rule.share, rule.name, rule.name),
+    ]
 
 
 def draw_panel(ax: Axes, pattern: Pattern, words: list[str]) -> None:

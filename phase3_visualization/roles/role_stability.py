@@ -6,7 +6,7 @@ follows it best in one model is looked up in the other. No model is in two pairs
 are ten independent answers.
 """
 
-from statistics import fmean as mean
+from statistics import fmean
 
 import matplotlib.pyplot as plt
 import torch
@@ -41,16 +41,16 @@ def same_heads(first: Tensor, second: Tensor) -> Numbers:
 
     first, second: how often each head of a model is right, (heads, relations).
     """
-    found, shares = [], []
-    for here, there in ((first, second), (second, first)):
-        best = here.argmax(dim=0, keepdim=True)
-        share = there.gather(0, best)[0]  # (heads, relations) -> (relations,)
+    reappear, shares = [], []
+    for one, other in ((first, second), (second, first)):
+        best_heads = one.argmax(dim=0, keepdim=True)
+        share = other.gather(0, best_heads)[0]  # (heads, relations) -> (relations,)
         shares.append(share.mean().item())
-        found.append((share >= there.amax(dim=0) - CLOSE).double().mean().item())
+        reappear.append((share >= other.amax(dim=0) - CLOSE).double().mean().item())
     return {
-        "roles found in the same head": mean(found),
-        "share right, same head": mean(shares),
-        "share right, mean head": mean(torch.cat([first, second]).flatten().tolist()),
+        "roles found in the same head": fmean(reappear),
+        "share right, same head": fmean(shares),
+        "share right, mean head": fmean(torch.cat([first, second]).flatten().tolist()),
     }
 
 

@@ -47,7 +47,7 @@ NOTE = (
 )
 # In points: a phone shows the film at less than half its size.
 TITLE_SIZE, TEXT_SIZE, NOTE_SIZE = 19, 13.5, 12
-TEXT = {"fontsize": TEXT_SIZE}
+TEXT_STYLE = {"fontsize": TEXT_SIZE}
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,18 @@ def look_at(trained: Trained, step: int, words: list[str]) -> Look:
     """Looks at the model as it was after so many steps of its training."""
     model = trained.at_stage(step)
     halves = roles.halves_of(model, MultiHeadAttention)
-    found = halves.scoring.scores
+    by_head = halves.scoring.scores
     scores = {}
     for relation in CORE_RELATIONS:
-        ways = [found.relation[relation, direction].max().item() for direction in DIRECTIONS]
+        ways = [by_head.relation[relation, direction].max().item() for direction in DIRECTIONS]
         scores[relation] = max(ways)
-    names = roles.names_of(halves)
-    entropy = found.statistics["normalised entropy"]
-    return Look(step, weights_of(model.model, words), names, scores, entropy)
+    return Look(
+        step,
+        weights_of(model.model, words),
+        roles.names_of(halves),
+        scores,
+        by_head.statistics["normalised entropy"],
+    )
 
 
 def when_roles_came(looks: Sequence[Look]) -> str:
@@ -98,7 +102,7 @@ def measure(run: Run) -> Numbers:
     if run.options.quick:
         steps = steps[:: len(steps) // 4 + 1]
     looks = [look_at(trained, step, run.options.words) for step in steps]
-    run.shown.update(looks=looks, loss=trained.losses, said=when_roles_came(looks))
+    run.shown.update(looks=looks, loss=trained.losses, sentence=when_roles_came(looks))
     _, baselines = roles.baselines(trained.recipe, MultiHeadAttention)
     numbers = {
         "entropy, before": looks[0].entropy.mean().item(),
@@ -125,12 +129,12 @@ def draw_maps(axes: np.ndarray, look: Look, words: list[str]) -> None:
         ax.spines[:].set_visible(True)
         ax.tick_params(labelsize=size)
         ax.tick_params(axis="y", pad=5)  # beside a frame
-        places = range(len(words)) if layer == 0 else [""] * len(words)
-        ax.set_xticks(ax.get_xticks(), places, rotation=0, ha="center")
+        numbers = range(len(words)) if layer == 0 else [""] * len(words)
+        ax.set_xticks(ax.get_xticks(), numbers, rotation=0, ha="center")
         if head > 0:
             ax.set_yticks([])
         else:
-            ax.set_ylabel(f"layer {layer}", color=QUIET, **TEXT)
+            ax.set_ylabel(f"layer {layer}", color=QUIET, **TEXT_STYLE)
 
 
 def light_up(axes: np.ndarray, look: Look) -> int:
@@ -143,11 +147,11 @@ def light_up(axes: np.ndarray, look: Look) -> int:
         color = role_color(role)
         if role == roles.NO_NAME:
             # Two lines in every frame: all frames are laid out as the first one.
-            ax.set_title(f" \nhead {layer}.{head}", color=color, weight="normal", **TEXT)
+            ax.set_title(f" \nhead {layer}.{head}", color=color, weight="normal", **TEXT_STYLE)
             ax.spines[:].set(color=HIDDEN, linewidth=1)
         else:
             name = role.replace(" → ", " →\n")
-            ax.set_title(name, color=color, weight="bold", **TEXT)
+            ax.set_title(name, color=color, weight="bold", **TEXT_STYLE)
             ax.spines[:].set(color=color, linewidth=4)
             lit += 1
     return lit
@@ -157,7 +161,7 @@ def draw_scores(ax: Axes, looks: list[Look], guesses: list[float]) -> None:
     """Draws how often the best head of each relation was right up to now, above the guesses."""
     low, high = min(guesses), max(guesses)
     ax.axhspan(low, high, color=HIDDEN, linewidth=0)
-    style = {"ha": "right", "transform": ax.get_yaxis_transform(), **TEXT}
+    style = {"ha": "right", "transform": ax.get_yaxis_transform(), **TEXT_STYLE}
     ax.text(0.98, high + 0.02, "by guessing", color=QUIET, **style)
     steps = [look.step for look in looks]
     for row, relation in enumerate(CORE_RELATIONS):
@@ -178,11 +182,11 @@ def draw_entropies(ax: Axes, looks: list[Look]) -> None:
             ax.plot(steps, entropy[:, layer, head], color=role_color(name), linewidth=2)
     mean = entropy.mean(axis=(1, 2))  # (looks, L, H) -> (looks,)
     ax.plot(steps, mean, color=INK, linewidth=3, linestyle=":")
-    place = {"ha": "right", "transform": ax.transAxes}
-    ax.text(0.98, 0.03, f"mean {mean[-1]:.2f}", weight="bold", **place, **TEXT)
+    style = {"ha": "right", "weight": "bold", "transform": ax.transAxes}
+    ax.text(0.98, 0.03, f"mean {mean[-1]:.2f}", **style, **TEXT_STYLE)
 
 
-def title_of(look: Look, lit: int, end: int, losses: list[float]) -> str:
+def frame_title(look: Look, lit: int, end: int, losses: list[float]) -> str:
     """Returns the headline of a frame: the step, the loss of the last ten steps, heads with a role.
 
     losses: of each step from the first on.
@@ -212,10 +216,10 @@ def training_frames(results: Results) -> Film:
     images = []
     for number, look in enumerate(looks, 1):
         lit = light_up(maps, look)
-        fig.suptitle(title_of(look, lit, end, results.shown["loss"]), fontsize=TITLE_SIZE)
+        fig.suptitle(frame_title(look, lit, end, results.shown["loss"]), fontsize=TITLE_SIZE)
         for ax, title in zip(panels, PANEL_TITLES, strict=True):
             ax.clear()
-            ax.set_title(title, color=QUIET, loc="left", **TEXT)
+            ax.set_title(title, color=QUIET, loc="left", **TEXT_STYLE)
             ax.set(xlim=(0, end), ylim=(0, 1.08), yticks=[0, 0.5, 1])
             ax.set_xticks([0, end], ["0", f"{end} steps"])
             ax.tick_params(labelsize=TEXT_SIZE)
@@ -234,7 +238,7 @@ main = Experiment(
     measure,
     film=training_frames,
     title="The heads of a model in training, with its loss and the scores of three relations",
-    answer="{shown[said]}",
+    answer="{shown[sentence]}",
 )
 
 if __name__ == "__main__":

@@ -210,7 +210,7 @@ def test_weights_times_lengths_are_those_of_the_key():
     """In plain loops, on weights of the same function whose values are not all of one length."""
     # The second change is for what W_O makes of the values.
     model = other_weights("stream sheared", other_weights("W_V and W_O"))
-    said = which_methods.answers_of_methods(model, TEXTS)
+    said = which_methods.scores_of_methods(model, TEXTS)
     _, did = planted.run_planted(model, TEXTS.clean)
     heads = model.layers[0] | model.layers[1]
     for number, (name, head) in enumerate(heads.items()):
@@ -225,7 +225,7 @@ def test_weights_times_lengths_are_those_of_the_key():
 
 
 def test_what_methods_say_of_planted_heads():
-    said = which_methods.answers_of_methods(MODEL, TEXTS)
+    said = which_methods.scores_of_methods(MODEL, TEXTS)
     sharp = sum(1 / (1 + i * math.exp(-12)) for i in range(23)) / 23
     near(said["largest weight"][:2].tolist(), [sharp, sharp])
     near(said["weight × |v|"], said["largest weight"])  # all values are of length 1
@@ -239,11 +239,11 @@ def test_what_methods_say_of_planted_heads():
     near(said["activation patching"], torch.tensor([1, 0, 1]).double(), 1e-3)
     near(said["direct logit attribution"] / 8, torch.tensor([0, 0, 1]).double(), 1e-3)
     one = Pairs(TEXTS.clean[:1], TEXTS.corrupted[:1], TEXTS.position[:1], TEXTS.answers[:1])
-    alone = which_methods.answers_of_methods(MODEL, one)["mean ablation"]
+    alone = which_methods.scores_of_methods(MODEL, one)["mean ablation"]
     assert said["mean ablation"][0] > 1
     assert alone.abs().max() < 1e-12, "the mean of one is itself"
     sure = said["gradient at a gate"]
-    soft = which_methods.answers_of_methods(planted.planted_model(4.0), TEXTS)["gradient at a gate"]
+    soft = which_methods.scores_of_methods(planted.planted_model(4.0), TEXTS)["gradient at a gate"]
     assert soft[0] > soft[2] and sure[0] < 0.01 * sure[2]
 
 
@@ -269,7 +269,7 @@ def test_the_table_of_methods():
         if column in planted.CHANGES and number > 1e-9:
             moved.add(name)
     pairs = planted.planted_pairs(which_methods.TEXTS, torch.Generator().manual_seed(0))
-    numbers = which_methods.answers_of_methods(MODEL, pairs)["zero ablation"]
+    numbers = which_methods.scores_of_methods(MODEL, pairs)["zero ablation"]
     given = [found["zero ablation, planted head"], found["zero ablation, decoy"]]
     near(given, (numbers[:2] / max(numbers)).tolist())
     assert named == {"K-composition", "zero ablation", "mean ablation", "activation patching"}
@@ -280,7 +280,7 @@ def test_the_table_of_methods():
     }
     results = Results([found], None, {})
     verdicts = {
-        method: which_methods.verdict(results, method)
+        method: which_methods.names_it_always(results, method)
         for method in which_methods.methods_of(results)
     }
     assert verdicts == {
@@ -304,13 +304,13 @@ def test_a_probe_is_asked_about_what_it_has_not_learned():
     draw = torch.Generator().manual_seed(0)
     kinds = torch.randint(4, (400,), generator=draw)
     noise = torch.randn(400, 12, generator=draw).double()
-    assert decodable.probed(noise, kinds) < 0.4
+    assert decodable.probe_accuracy(noise, kinds) < 0.4
     told = torch.cat([noise, F.one_hot(kinds, 4)], dim=1)
-    assert decodable.probed(told, kinds) == 1
-    assert decodable.probed(told * 1e-6, kinds) == 1, "however small the numbers are"
+    assert decodable.probe_accuracy(told, kinds) == 1
+    assert decodable.probe_accuracy(told * 1e-6, kinds) == 1, "however small the numbers are"
     apart = told.clone()
     apart[200:, 12:] = apart[200:, 12:].roll(1, dims=1)
-    assert decodable.probed(apart, kinds) < 0.1, "a probe that had learned the second half knows it"
+    assert decodable.probe_accuracy(apart, kinds) < 0.1, "a probe that had learned the second half knows it"
 
 
 def test_a_head_that_copies_the_subject_is_read_and_one_that_nobody_reads_restores_nothing():
@@ -331,7 +331,7 @@ def test_a_head_that_copies_the_subject_is_read_and_one_that_nobody_reads_restor
         return attention.w_o(merge_heads(weights @ value)), weights
 
     attention.forward = looks
-    heads = decodable.read_and_patched(model, texts, subject)
+    heads = decodable.probe_and_patch(model, texts, subject)
     assert [head.name for head in heads] == ["0.0", "0.1", "0.2", "0.3"]
     assert heads[0].read > 0.85 and heads[1].read > 0.75 and heads[2].read < 0.65
     assert abs(heads[1].restored) < 1e-9 < abs(heads[0].restored)
@@ -339,16 +339,16 @@ def test_a_head_that_copies_the_subject_is_read_and_one_that_nobody_reads_restor
 
 def test_of_heads_that_restore_little_the_best_read_is_told(monkeypatch):
     heads = [
-        decodable.Head("0.0", 0.7, 0.05),
-        decodable.Head("0.1", 0.9, 0.02),
-        decodable.Head("1.0", 1.0, 0.8),
-        decodable.Head("1.1", 0.95, -0.6),
+        decodable.ProbedHead("0.0", 0.7, 0.05),
+        decodable.ProbedHead("0.1", 0.9, 0.02),
+        decodable.ProbedHead("1.0", 1.0, 0.8),
+        decodable.ProbedHead("1.1", 0.95, -0.6),
     ]
     blank = SimpleNamespace(model=None, recipe=None)
     monkeypatch.setattr(decodable, "load_multi_head_model", lambda *_: blank)
     monkeypatch.setattr(decodable, "untrained_model", lambda *_: blank)
     monkeypatch.setattr(decodable, "in_double", lambda model: model)
-    monkeypatch.setattr(decodable, "read_and_patched", lambda *_: heads)
+    monkeypatch.setattr(decodable, "probe_and_patch", lambda *_: heads)
     run = SimpleNamespace(options=SimpleNamespace(quick=True), seed=0, shown={})
     found = decodable.measure(run)
     assert found["heads that restore little"] == 2

@@ -69,7 +69,7 @@ def test_rise_of_a_perfect_reader_sums_over_every_word_of_the_language(left_out)
     without = joint.sum(dim=1)
     chances = with_word / with_word.sum() / (without / without.sum())
     expected = chances[INDEX["cats"]].log().item()
-    assert readers.grammar_rise(words, 3, left_out) == pytest.approx(expected, abs=1e-12)
+    assert readers.cost_to_perfect_reader(words, 3, left_out) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_methods_are_read_in_the_row_of_the_hidden_word(model):
     [([0.5, 9, 0.1, 0, 0, 0], 1), ([0.5, 9, 0.1, 0.5, 0, 0], 0.5), ([0, 9, 0.1, 0.5, 0, 0], 0)],
 )
 def test_ties_are_shared_and_the_hidden_word_is_ignored(values, right):
-    assert faithfulness.share(readers.where_largest(doubles(*values), CATS), CATS.related) == right
+    assert faithfulness.share_right(readers.where_largest(doubles(*values), CATS), CATS.related) == right
 
 
 def test_the_board_counts_who_finds_the_word_that_both_readers_name(monkeypatch):

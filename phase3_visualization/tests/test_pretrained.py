@@ -17,9 +17,7 @@ from phase3_visualization.pretrained import (
     decoder_heads,
     heads,
     language_model,
-    maps,
     parity,
-    unpacked,
 )
 from phase3_visualization.pretrained.language_model import LanguageModel, WinogradPair
 from shared.attention_utils import causal_mask
@@ -154,10 +152,7 @@ def test_the_hub_s_shares_equal_a_loop(minilm):
         near(shares, torch.stack(rows).mean(dim=0).tolist(), share=1e-5)
 
 
-WINDOWS = ("llama", "mistral", "mixtral", "qwen2", "gemma2", "gpt_oss")
-
-
-@pytest.mark.parametrize("kind", WINDOWS)
+@pytest.mark.parametrize("kind", ["mistral", "gemma2"])
 def test_a_decoder_is_told_by_its_weights_whatever_its_windows(kind):
     assert language_model.is_decoder(read(tiny(kind)))
 
@@ -185,18 +180,17 @@ def test_our_attention_in_every_kind(kind):
 def test_our_function_is_called_once_a_layer_and_theirs_is_back():
     model, calls = tiny("gemma2").model, []
     inputs = {"input_ids": torch.tensor([[2, 3, 4, 5, 6]])}
-    weights, states = parity.reading_of(model, inputs)
+    expected = parity.computed_by(model, inputs)
 
     def counted(query, key, value, mask, *, cap):
         calls.append(cap)
         return any_model.capped_attention(query, key, value, mask, cap=cap)
 
-    near(parity.reading_of(model, inputs, counted), (weights, states), share=1e-5)
+    near(parity.computed_by(model, inputs, counted).states, expected.states, share=1e-5)
     assert calls == [2.0, 2.0]
-    near(parity.reading_of(model, inputs), (weights, states), share=0)
-    other = parity.reading_of(tiny("gemma2", seed=1).model, inputs, any_model.capped_attention)
-    assert (other[0] - weights).abs().max() > 0.1, "other parameters are noticed"
-    assert (other[1] - states).abs().max() > 0.1
+    near(parity.computed_by(model, inputs).states, expected.states, share=0)
+    other = parity.computed_by(tiny("gemma2", seed=1).model, inputs, any_model.capped_attention)
+    assert (other.states - expected.states).abs().max() > 0.1, "other parameters are noticed"
 
 
 def test_differences_are_the_largest_of_all_real_tokens_by_their_size():
@@ -207,32 +201,18 @@ def test_differences_are_the_largest_of_all_real_tokens_by_their_size():
     our_weights, our_states = weights.clone(), states.clone()
     our_weights[0, 0, 0, 1:, 0] = torch.tensor([-0.25, 9.0])
     our_states[1, 0, :, 0] += torch.tensor([0.1, 5.0, 7.0])
-    found = parity.differences((our_weights, our_states), (weights, states), real)
+    ours = parity.Computed(our_weights, our_states)
+    found = parity.differences(ours, parity.Computed(weights, states), real)
     near(found, (0.25, 0.05), share=1e-6)
 
 
-def test_parity_measures_the_model_that_it_is_asked_for(capsys, tmp_path):
-    folder = saved(tiny("qwen3"), tmp_path / "mine")
-    parity.main(["--output-dir", str(tmp_path), "--model", folder])
-    printed = capsys.readouterr().out
-    assert printed.count("weights differ by") == 1 and "mine (" in printed
-
-
-def test_parity_names_every_kind_and_what_is_not_installed(capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize("wrong", [{"weights": math.nan}, {"states": 0.5}, {"another mask": 0.0}])
+def test_parity_counts_the_models_that_agree(monkeypatch, tmp_path, wrong):
     pytest.importorskip("transformers", reason=PRETRAINED_EXTRA)
-    arguments = ["--output-dir", str(tmp_path)]
-    monkeypatch.setattr(
-        language_model, "installed", lambda *packages: packages == ("transformers",)
-    )
-    assert parity.main(arguments).startswith("22 of 22 models compute")
-    printed = capsys.readouterr().out
-    for kind in any_model.MODEL_KINDS:
-        assert f"a random {kind}: weights differ by" in printed
-    assert language_model.INSTALL_SMOLLM2 in printed
-    for apart in ({"weights": math.nan}, {"states": 0.5}, {"another mask": 0.0}):
-        numbers = {"weights": 0.0, "states": 0.0, "another mask": 0.1} | apart
-        monkeypatch.setattr(parity, "kind_numbers", lambda *_, numbers=numbers: numbers)
-        assert parity.main(arguments).startswith("0 of 22 models compute")
+    right = {"weights": 0.0, "states": 0.0, "another mask": 0.1}
+    numbers = [right, right, right | wrong]
+    monkeypatch.setattr(parity, "all_numbers", lambda seed: numbers)
+    assert parity.main(["--output-dir", str(tmp_path)]).startswith("2 of 3 models compute")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -251,13 +231,12 @@ def test_16_bits_are_summed_in_float32(dtype):
 # ---- what cannot be done is refused in one line
 
 
-def exchanged(model):
-    parity.reading_of(
-        model.model, {"input_ids": torch.tensor([[2, 3, 4]])}, any_model.capped_attention
-    )
+def with_our_attention(model):
+    inputs = {"input_ids": torch.tensor([[2, 3, 4]])}
+    parity.computed_by(model.model, inputs, any_model.capped_attention)
 
 
-def asked(model):
+def read_it(model):
     return coreference.weights_of_it(
         model, [WinogradPair("a cat sat _", ["a", "cat"], ["on", "a"])]
     )
@@ -279,12 +258,17 @@ NONE = {"num_experts": 1, "mamba_d_state": 3, "mamba_dt_rank": 2, "use_cache": F
         (read, "longformer", {"attention_window": 4}, "every query and key"),
         (read, "lfm2", HYBRID, "a hybrid: 1 of its 2 .*try --model"),
         (read, "jamba", NONE, "kind jamba has no attention, or hands out none.*try --model"),
-        (exchanged, "lfm2", HYBRID, "only 1 of its 2 layers.*try --model"),
-        (exchanged, "mamba", {}, "kind mamba cannot compute with our attention: only 0 of"),
-        (exchanged, "longformer", {"attention_window": 4}, "only 0 of its 2 layers"),
-        (exchanged, "layoutlmv3", BIASED, "hand position_bias to their attention"),
+        (with_our_attention, "lfm2", HYBRID, "only 1 of its 2 layers.*try --model"),
+        (
+            with_our_attention,
+            "mamba",
+            {},
+            "kind mamba cannot compute with our attention: only 0 of",
+        ),
+        (with_our_attention, "longformer", {"attention_window": 4}, "only 0 of its 2 layers"),
+        (with_our_attention, "layoutlmv3", BIASED, "hand position_bias to their attention"),
         (any_model.modules_of, "deberta-v2", {}, "kind deberta-v2.*bert"),
-        (asked, "llama", {}, "in a decoder"),
+        (read_it, "llama", {}, "in a decoder"),
         (in_random_tokens, "bert", {}, "kind bert tokens see later"),
     ],
 )
@@ -301,69 +285,27 @@ def test_a_model_without_attention_is_refused_in_a_line_that_helps(capsys, tmp_p
     assert "kind mamba has no attention" in error and "try --model smollm2" in error
 
 
-def test_an_xlnet_is_read_since_minus_one_means_that_it_has_no_limit():
-    reading = read(random_model("xlnet", d_model=48, n_layer=2, n_head=6, d_inner=16))
-    assert reading.weights.shape == (2, 2, 6, 8, 8) and not language_model.is_decoder(reading)
-    assert reading.weights[1, :, :, :3, 3:].abs().max() == 0, "padding is hidden"
-
-
 # ---- a model is unpacked once
 
 
-class Unpacking:
-    """unpack() for a tiny Llama, which counts its calls."""
+def test_a_model_is_unpacked_once_and_is_the_same_when_it_is_read_again(monkeypatch, tmp_path):
+    model, from_files, unpacked = tiny("llama"), language_model.from_files, []
 
-    def __init__(self):
-        self.model, self.calls = tiny("llama"), 0
+    def counted(source, **packed_file):
+        if not packed_file:
+            return from_files(source)
+        unpacked.append(packed_file)
+        return model.model, model.tokenizer
 
-    def __call__(self):
-        self.calls += 1
-        return self.model.model, self.model.tokenizer
-
-
-def test_a_model_is_unpacked_once_and_is_the_same_when_it_is_read_again(tmp_path, capsys):
-    path, unpack = tmp_path / "folder" / "kept.pt", Unpacking()
-    unpacked.unpacked_once(path, "origin 1", unpack)
-    assert "will keep it" in capsys.readouterr().out
-    model, tokenizer = unpacked.unpacked_once(path, "origin 1", unpack)
-    assert unpack.calls == 1 and not capsys.readouterr().out
-    assert list(path.parent.iterdir()) == [path], "nothing unfinished is left"
-    before, after = read(unpack.model), read(LanguageModel(model.eval(), tokenizer, ""))
-    assert after.tokens == before.tokens
-    near(after.weights, before.weights, share=0)
-    near(after.states, before.states, share=0)
-
-
-@pytest.mark.parametrize("damaged", [lambda content: content[:-100], lambda content: b""])
-def test_a_damaged_file_is_made_anew_and_it_is_said(damaged, tmp_path, capsys):
-    path, unpack = tmp_path / "kept.pt", Unpacking()
-    unpacked.unpacked_once(path, "origin 1", unpack)
-    path.write_bytes(damaged(path.read_bytes()))
-    unpacked.unpacked_once(path, "origin 1", unpack)
-    assert unpack.calls == 2 and "is damaged" in capsys.readouterr().out
-    unpacked.unpacked_once(path, "origin 1", unpack)
-    assert unpack.calls == 2
-
-
-def test_another_package_or_file_is_unpacked_anew(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(unpacked, "LIBRARIES", ("pandas",))  # the two need not be installed
-    path, packed, unpack = tmp_path / "kept.pt", tmp_path / "packed.gguf", Unpacking()
-    packed.write_bytes(b"1")
-    first = unpacked.what_made(packed, "torch")
-    assert unpacked.what_made(packed, "torch") == first != unpacked.what_made(packed, "numpy")
-    unpacked.unpacked_once(path, first, unpack)
-    packed.write_bytes(b"2")
-    unpacked.unpacked_once(path, unpacked.what_made(packed, "torch"), unpack)
-    said = "is damaged: unpacking"
-    assert unpack.calls == 2 and said in capsys.readouterr().out
-
-
-def test_what_cannot_be_kept_is_said_and_stops_nobody(tmp_path, capsys):
-    path, unpack = tmp_path / "folder", Unpacking()
-    path.mkdir()  # where the file should go
-    model, _ = unpacked.unpacked_once(path, "origin 1", unpack)
-    assert model is unpack.model.model and "cannot be kept" in capsys.readouterr().out
-    assert list(tmp_path.iterdir()) == [path]
+    monkeypatch.setattr(language_model, "from_files", counted)
+    folder = tmp_path / "processed" / "kept"
+    for _ in range(2):
+        again, tokenizer = language_model.unpacked_once(tmp_path / "packed.gguf", folder)
+        before, after = read(model), read(LanguageModel(again.eval(), tokenizer, ""))
+        assert after.tokens == before.tokens
+        near(after.states, before.states, share=0)
+    assert unpacked == [{"gguf_file": "packed.gguf"}]
+    assert list(folder.parent.iterdir()) == [folder], "nothing unfinished is left"
 
 
 # ---- heads of a decoder
@@ -389,7 +331,7 @@ def test_heads_are_named_chosen_on_one_half_and_scored_on_the_other(monkeypatch)
     monkeypatch.setattr(decoder_heads, "weights_of_decoder", lambda model, tokens: models[model])
     monkeypatch.setattr(decoder_heads, "shuffled", lambda model, generator: "shuffled")
     found, names = decoder_heads.numbers_of("model", tokens, None)
-    assert names == list(decoder_heads.PLACES)
+    assert names == list(decoder_heads.ROLES)
     near([found["previous, best head"], found["induction, best head"]], [1.0, 1.0])
     assert [found[f"{role}, heads"] for role in names] == [1] * 4
     assert (found["all heads"], found["first, share of heads"]) == (4, 0.25)
@@ -401,14 +343,7 @@ def test_heads_are_named_chosen_on_one_half_and_scored_on_the_other(monkeypatch)
     assert max(swapped["previous, best head"], swapped["induction, best head"]) < 0.1
 
 
-# ---- maps of any model
-
-
-def maps_of(tmp_path, *arguments):
-    """What maps.py answers, and the only picture that it writes."""
-    answer = maps.main(["--output-dir", str(tmp_path / "out"), *arguments])
-    (picture,) = (tmp_path / "out").rglob("maps.*")
-    return answer, picture
+# ---- maps of any weights
 
 
 def one_place(places):
@@ -430,174 +365,72 @@ NAMED_HEADS = {  # name -> the key of each of the eight queries
 }
 
 
+def name_of(head, tokens):
+    """Of a head (1, T, T), where all keys that are not 0 are seen."""
+    layers = attention_maps.as_layers(head, tokens)
+    return attention_maps.name_heads(layers, tokens).names[0][0]
+
+
 @pytest.mark.parametrize("name", NAMED_HEADS)
 def test_a_head_is_named_after_the_place_that_gets_its_weight(name):
-    head = one_place(NAMED_HEADS[name])
-    even = torch.full((1, 8, 8), 1 / 8)
+    head, even = one_place(NAMED_HEADS[name]), torch.full((1, 8, 8), 1 / 8)
     layers = attention_maps.as_layers(torch.cat([head, even]), COPIED)
-    measured = attention_maps.measured_in(layers, COPIED)
-    assert [measured.name(0, 0), measured.name(0, 1)] == [name, "no name"]
-    near(measured.entropy[0], [0.0, 1.0])
-    assert measured.finding.startswith("0 of" if name == "no name" else "1 of 2 heads")
-    mixed = attention_maps.as_layers(0.4 * head + 0.6 * even, COPIED)
-    assert attention_maps.measured_in(mixed, COPIED).name(0, 0) != name or name == "no name"
+    named = attention_maps.name_heads(layers, COPIED)
+    assert named.names == [[name, "no name"]]
+    near(named.entropy[0], [0.0, 1.0])
+    assert named.finding.startswith("0 of" if name == "no name" else "1 of 2 heads")
+    assert name_of(0.4 * head + 0.6 * even, COPIED) == "no name"
 
 
 def test_what_comes_too_seldom_or_leaves_no_choice_names_nobody():
-    """A copy that comes once; and two tokens, of which the second always looks at one of them."""
-    tokens = ["a", "b", "c", "d", "a"]
-    seldom = attention_maps.as_layers(one_place([4, 3, 1, 0, 0]) * 0.9 + 0.02, tokens)
-    assert attention_maps.measured_in(seldom, tokens).name(0, 0) == "no name"
-    causal = attention_maps.as_layers(torch.tensor([[[1.0, 0.0], [0.9, 0.1]]]), ["a", "b"])
-    assert attention_maps.measured_in(causal, ["a", "b"]).name(0, 0) == "no name"
+    """A copy that comes once; two tokens, of which the second always looks at one of them; and two
+    keys, of which even a head that does not choose gives half its weight to the one before.
+    """
+    seldom = one_place([4, 3, 1, 0, 0]) * 0.9 + 0.02
+    assert name_of(seldom, ["a", "b", "c", "d", "a"]) == "no name"
+    assert name_of(torch.tensor([[[1.0, 0.0], [0.9, 0.1]]]), ["a", "b"]) == "no name"
+    two_keys = 0.6 * torch.eye(8).roll(-1, dims=1) + 0.4 * torch.eye(8)
+    assert name_of(two_keys.tril()[None], COPIED) == "no name"
 
 
-REPEATED = [*"ab", "c", "a", "d", "e", "a", "f", "g", "a", "h", "i"]  # the token a comes four times
-
-
-def names_of_one_head(weights, tokens=REPEATED):
-    """The name of a head with these weights (T, T), where all keys that are not 0 are seen."""
-    layers = attention_maps.as_layers(weights[None], tokens)
-    return attention_maps.measured_in(layers, tokens).name(0, 0)
-
-
-def test_places_are_those_of_a_loop_and_who_sees_one_key_has_none():
-    length = len(REPEATED)
-    places = attention_maps.places_in(REPEATED, causal_mask(length))
-    for query in range(length):
-        for key in range(length):
-            seen = key <= query and query > 0
-            before_it = REPEATED[key - 1] if key else None
-            expected = {
-                "token before": key == query - 1,
-                "itself": key == query,
-                "same token": key != query and REPEATED[key] == REPEATED[query],
-                "after same token": key > 0 and before_it == REPEATED[query],
-                "first token": key == 0 and query > 0,
-            }
-            for name, there in expected.items():
-                assert places[name][query, key] == (there and seen), (name, query, key)
-
-
-def test_after_the_same_token_means_an_earlier_one_for_who_sees_both_sides():
-    places = attention_maps.places_in([*"abac"], torch.ones(4, 4, dtype=torch.bool))
-    assert places["after same token"].nonzero().tolist() == [[2, 1]]
+@pytest.mark.parametrize("seen", [causal_mask(8), torch.ones(8, 8, dtype=torch.bool)])
+def test_places_are_those_of_a_loop_and_who_sees_one_key_has_none(seen):
+    tokens = [*"abcadaba"]  # the token a comes four times
+    places = attention_maps.places_in(tokens, seen)
+    for query, key in itertools.product(range(8), range(8)):
+        expected = {
+            "token before": key == query - 1,
+            "itself": key == query,
+            "same token": key != query and tokens[key] == tokens[query],
+            "after same token": 0 < key <= query and tokens[key - 1] == tokens[query],
+            "first token": key == 0 and query > 0,
+        }
+        may_be = seen[query, key] and seen[query].sum() > 1
+        for name, there in expected.items():
+            assert places[name][query, key] == (there and may_be), (name, query, key)
 
 
 def test_a_column_is_what_others_give_it_and_few_others_are_not_asked():
     layer = torch.rand(2, 5, 5, generator=torch.Generator().manual_seed(0)).double()
-    columns = attention_maps.weight_on_columns(layer, [*"abcde"], torch.ones(5, 5).bool())
-    _, at_c, _ = columns.values()  # at b, c and d
-    near(at_c, (layer[:, 0, 2] + layer[:, 1, 2] + layer[:, 3, 2] + layer[:, 4, 2]) / 4)
-    columns = attention_maps.weight_on_columns(layer, [*"abcde"], causal_mask(5))
-    at_b, at_c, _ = columns.values()
-    near(at_b, (layer[:, 2, 1] + layer[:, 3, 1] + layer[:, 4, 1]) / 3)
-    assert at_c.isnan().all(), "two queries behind it are too few"
+    weights = attention_maps.weight_by_place(layer, [*"abcde"], torch.ones(5, 5).bool())
+    near(weights["all at 2 c"], layer[:, [0, 1, 3, 4], 2].mean(dim=1))
+    weights = attention_maps.weight_by_place(layer, [*"abcde"], causal_mask(5))
+    near(weights["all at 1 b"], layer[:, 2:, 1].mean(dim=1))
+    assert "all at 2 c" not in weights, "two queries behind it are too few"
 
 
-def test_a_head_is_named_after_the_place_with_most_weight_if_it_chooses():
-    length = len(REPEATED)
-    previous = torch.eye(length).roll(-1, dims=1)
-    previous[0] = 1 / length
-    same_token = previous.clone()
-    for query, key in ((3, 0), (6, 3), (9, 6)):
-        same_token[query] *= 0.4
-        same_token[query, key] = 0.6
-    everywhere = torch.full((length, length), 1 / length)
-    assert names_of_one_head(0.99 * same_token + 0.01 * everywhere) == "token before"
-    # Of two keys even a head that does not choose gives half its weight to the one before.
-    two_keys = 0.6 * torch.eye(length).roll(-1, dims=1) + 0.4 * torch.eye(length)
-    assert names_of_one_head(two_keys.tril()) == "no name"
-
-
-def test_nearly_even_maps_are_said_to_look_untrained():
-    weights = (0.1 * torch.randn(2, 3, 7, 7, generator=torch.Generator().manual_seed(0))).softmax(
-        -1
-    )
-    measured = attention_maps.measured_in(weights.double(), [*"abcdefg"])
-    assert "look untrained" in measured.finding
-    measured.entropy[1, 2] = 0.9
-    assert "of 6 heads" in measured.finding
-
-
-def test_weights_come_in_every_shape_and_precision():
-    weights = torch.rand(2, 3, 5, 5, generator=torch.Generator().manual_seed(0)).softmax(dim=-1)
-    tokens = list("abcde")
+def test_weights_come_in_every_shape_and_nearly_even_ones_are_said_to_look_untrained():
+    weights = torch.full((2, 3, 90, 90), 1 / 90)
+    tokens = ["word"] * 90
     by_library = tuple(layer[None].requires_grad_() for layer in weights)
-    for given in (weights, list(weights), by_library, weights.numpy()):
-        near(attention_maps.as_layers(given, tokens), weights.double(), share=1e-7)
-    assert attention_maps.as_layers(weights[0].bfloat16(), tokens).shape == (1, 3, 5, 5)
-    figure = attention_maps.draw_heads(by_library, tokens)
-    assert len(figure.axes) == 7, "six maps and a bar"
-
-
-SCORES = torch.randn(2, 3, 5, 5, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        (SCORES, "after softmax"),
-        (SCORES * math.nan, "after softmax"),
-        (SCORES.abs() + 1, "after softmax"),
-        (SCORES[0, 0], r"got \(5, 5\)"),
-        (SCORES[..., :4], r"T=5 .*got \(2, 3, 5, 4\)"),
-        ([SCORES[0], SCORES[0, :2]], "one shape"),
-        ([], "one shape"),
-    ],
-)
-def test_what_is_no_map_is_refused(weights, message):
-    with pytest.raises(ValueError, match=message):
-        attention_maps.draw_heads(weights, list("abcde"))
-
-
-def test_a_row_of_many_tokens_names_as_many_as_fit():
-    weights = torch.full((1, 90, 90), 1 / 90)
-    figure = attention_maps.draw_heads(weights.expand(5, 90, 90), ["word"] * 90)
-    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert labels[:2] == ["0 word", "4 word"]
+    for given in (weights, list(weights), by_library, weights.numpy(), weights.bfloat16()):
+        near(attention_maps.as_layers(given, tokens), weights.double(), share=1e-2)  # why: 16 bits
+    figure = attention_maps.draw_heads(weights[0], tokens)
+    assert len(figure.axes) == 4, "three maps and a bar"
     assert "look untrained (normalised entropy 1.00" in figure.get_suptitle()
-
-
-@pytest.mark.parametrize(("kind", "wanted"), [("bert", "png"), ("gpt_oss", "svg"), ("gpt2", "pdf")])
-def test_maps_of_any_model_in_any_format(kind, wanted, tmp_path):
-    folder = saved(tiny(kind), tmp_path / "mine")
-    arguments = ["--model", folder, "--text", TEXTS[1], "--head", "1", "--format", wanted]
-    answer, picture = maps_of(tmp_path, *arguments)
-    assert picture.suffix == f".{wanted}" and picture.stat().st_size > 5000
-    assert "in mine (" in answer
-    before = picture.read_bytes()
-    maps_of(tmp_path, *arguments)
-    assert picture.read_bytes() == before, "the same picture, byte for byte"
-
-
-def test_heads_are_chosen_and_drawn_as_arcs(tmp_path):
-    folder = saved(tiny("llama"), tmp_path / "mine")
-    chosen = ["--model", folder, "--layer", "1", "--head", "5", "--text", "the cat sat on a mat"]
-    assert "of 12 heads" in maps_of(tmp_path, *chosen)[0]
-    assert maps_of(tmp_path, *chosen, "--arcs")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--text", ""], "2 tokens or more"),
-        (["--text", "the cat " * 300], "at most 512 tokens: got 600"),
-        (["--text", "the cat " * 40], "at most 64 tokens"),
-        (["--layer", "2"], "--layer must lie between 0 and 1: got 2"),
-        (["--head", "-1"], "--head must lie between 0 and 5: got -1"),
-        (["--format", "gif"], "--format"),
-        (["--arcs"], "choose with --layer and --head"),
-        (["--model", "nobody/nothing"], "no --model nobody/nothing here"),
-    ],
-)
-def test_maps_refuse_in_one_line(arguments, message, tmp_path, capsys):
-    folder = saved(tiny("llama"), tmp_path / "mine")
-    given = ["--output-dir", str(tmp_path), "--text", TEXTS[0], "--model", folder, *arguments]
-    assert message in refusal_of(maps, capsys, *given)
 
 
 def test_letters_beyond_ascii_are_those_of_the_text():
     piece = language_model.readable_piece
-    assert [piece("Ġcat", (3, 7), "the cat"), piece("Ã©", (3, 4), "café")] == ["cat", "é"]
-    assert [piece("Ċ", (0, 1), "\n"), piece("▁", (0, 1), " ")] == ["_", "_"]
+    assert [piece("Ġcat", " cat"), piece("Ã©", "é")] == ["cat", "é"]
+    assert [piece("Ċ", "\n"), piece("▁", " ")] == ["_", "_"]

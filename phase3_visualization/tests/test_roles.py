@@ -387,7 +387,7 @@ def test_a_pattern_is_scored_in_its_own_place_and_a_column_by_the_fullest():
     for name, place in {"itself": 0, "previous": -1, "next": 1, "first word": "first"}.items():
         assert shares[name] is heads[place]
     assert shares["one word"].tolist() == [[5, 9]]
-    assert pattern_types.place_of_largest(torch.tensor([[1, 2, 3], [2, 9, 8]])) == (1, 1)
+    assert pattern_types.best_of(torch.tensor([[1, 2, 3], [2, 9, 8]])) == (1, 1)
 
 
 def test_the_relation_that_is_drawn_has_the_largest_margin_on_the_worse_half():

