@@ -108,27 +108,27 @@ def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
     Count twice: for how many queries does the head find a gold key, and for how many is the word k
     positions further on a gold key?
 
-    asked      which queries have a gold key                               (N, T)
+    has_gold   which queries have a gold key                               (N, T)
     attended   the key with the largest weight, the diagonal hidden first  (N, H, T)
     right      is that key gold for this query?                            (N, H, T)
-    accuracy   the mean of right over all that were asked                  (H,)
+    accuracy   the mean of right over these queries                        (H,)
     hits   for each k but 0: how many True on diagonal k of gold   gold.diagonal(k, dim1=1, dim2=2)
-    baseline   the largest of these / how many were asked                  ()
+    baseline   the largest of these / the number of these queries          ()
 
     share = {}
     for h in range(H):
-        right = asked = 0
+        right = queries = 0
         for n in range(N):
             for i in range(T):
                 if gold[n, i].any():
                     others = [j for j in range(T) if j != i]                # never the word itself
                     attended = max(others, key=lambda j: weights[n, h, i, j])
                     right += gold[n, i, attended]
-                    asked += 1
-        accuracy[h] = right / asked
+                    queries += 1
+        accuracy[h] = right / queries
     for k in [*range(1 - T, 0), *range(1, T)]:  # "always k words to the right"
         hits = sum(gold[n, i, i + k] for n in range(N) for i in range(T) if 0 <= i + k < T)
-        share[k] = hits / asked
+        share[k] = hits / queries
     baseline = max(share.values())
 
     own position counted: a head often looks most at the word itself, so hide the diagonal before
@@ -141,10 +141,10 @@ def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
     weight on the gold key, not the largest weight: asked is how often the largest weight lies there
         right.transpose => (weights * gold[:, None]).sum(dim=-1).transpose
     queries without a gold key counted: divide both results by the queries that have a gold key
-        right.transpose(1, 2)[asked].double().mean(dim=0) => right.double().mean(dim=(0, 2))
-        asked.sum() => asked.numel()
+        right.transpose(1, 2)[has_gold].double().mean(dim=0) => right.double().mean(dim=(0, 2))
+        has_gold.sum() => has_gold.numel()
     divided by the gold pairs: a query with two gold keys is asked once
-        asked.sum() => gold.sum()
+        has_gold.sum() => gold.sum()
         .double().mean(dim=0) => .sum(dim=0) / gold.sum()
     k = 0 among the offsets: the word itself does not count in the baseline either
         [*range(1 - length, 0), *range(1, length)] => range(1 - length, length)
@@ -160,11 +160,11 @@ def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
     attended = weights.masked_fill(own, -1).argmax(dim=-1)  # (N, H, T, T) -> (N, H, T)
     of_heads = gold[:, None].expand_as(weights)  # (N, T, T) -> (N, H, T, T)
     right = of_heads.gather(-1, attended[..., None])[..., 0]  # (N, H, T, T) -> (N, H, T)
-    asked = gold.any(dim=-1)  # (N, T, T) -> (N, T)
-    accuracy = right.transpose(1, 2)[asked].double().mean(dim=0)  # (asked, H) -> (H,)
+    has_gold = gold.any(dim=-1)  # (N, T, T) -> (N, T)
+    accuracy = right.transpose(1, 2)[has_gold].double().mean(dim=0)  # (queries, H) -> (H,)
     offsets = [*range(1 - length, 0), *range(1, length)]
     hits = torch.stack([gold.diagonal(k, dim1=1, dim2=2).sum() for k in offsets])
-    return accuracy, hits.max() / asked.sum()
+    return accuracy, hits.max() / has_gold.sum()
 
 
 def rollout_cases() -> list[Case]:

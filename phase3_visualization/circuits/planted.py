@@ -18,15 +18,15 @@ from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase3_visualization.circuits.patching import Pairs, exchanged
 from shared.attention_utils import causal_mask
 
-WORDS = 29  # of the language; word 0 is <start>
+NUM_WORDS = 29  # of the language; word 0 is <start>
 PERIOD = 11  # the length of the block that comes twice
 TEXT_LENGTH = 1 + 2 * PERIOD
 STREAM = {
-    "word": WORDS,
+    "word": NUM_WORDS,
     "position": TEXT_LENGTH,
-    "word before": WORDS,
-    "unread": WORDS,
-    "guess": WORDS,
+    "word before": NUM_WORDS,
+    "unread": NUM_WORDS,
+    "guess": NUM_WORDS,
 }
 CHANGES = ("W_Q and W_K", "W_V and W_O", "stream rotated", "stream sheared")
 
@@ -57,7 +57,7 @@ def planted_model(match: float = 12.0) -> PlantedModel:
     # Each reads one part of the stream, in the order of STREAM; transposed, it writes there.
     word, position, before, unread, guess = identity.split(list(STREAM.values()), dim=1)
     asks_place = match * math.sqrt(TEXT_LENGTH) * position  # attention divides by √d_k
-    asks_word = match * math.sqrt(WORDS) * word
+    asks_word = match * math.sqrt(NUM_WORDS) * word
     next_position = position.roll(1, dims=1)  # as a key, place j answers to j + 1
     previous = PlantedHead(asks_place, next_position, word, before.T)
     decoy = PlantedHead(asks_place, position, word, unread.T)
@@ -141,7 +141,7 @@ def other_weights(model: PlantedModel, change: str, draw: torch.Generator) -> Pl
 
 def planted_pairs(count: int, draw: torch.Generator) -> Pairs:
     """Pairs of texts (count, TEXT_LENGTH): <start>, and a block of different words, twice."""
-    shuffled = torch.rand(count, WORDS - 1, generator=draw).argsort(dim=1)
+    shuffled = torch.rand(count, NUM_WORDS - 1, generator=draw).argsort(dim=1)
     block = 1 + shuffled[:, :PERIOD]
     start = torch.zeros(count, 1, dtype=torch.long)
     return exchanged(torch.cat([start, block, block], dim=1), 3, 7, PERIOD)

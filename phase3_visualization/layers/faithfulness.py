@@ -61,7 +61,7 @@ def numbers_by_method(model: ToyTransformer, case: HiddenWord) -> dict[str, Tens
     }
 
 
-def share_right(chosen: frozenset[int], wanted: frozenset[int]) -> float:
+def share_wanted(chosen: frozenset[int], wanted: frozenset[int]) -> float:
     """Returns how much of a choice is right: with a tie, the share of positions that are wanted."""
     return len(chosen & wanted) / len(chosen)
 
@@ -89,8 +89,8 @@ def score_methods(model: ToyTransformer, cases: Sequence[HiddenWord]) -> Numbers
             continue
         chosen["chance"] = frozenset(case.others)
         for name, guess in chosen.items():
-            shares[f"{name}, found"].append(share_right(guess, wanted))
-        plausible = share_right(chosen["raw weights"], case.related)
+            shares[f"{name}, found"].append(share_wanted(guess, wanted))
+        plausible = share_wanted(chosen["raw weights"], case.related)
         shares["raw weights, plausible"].append(plausible)
         if not wanted & case.related:
             parted.append(plausible)

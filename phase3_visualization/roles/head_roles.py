@@ -95,7 +95,7 @@ CLAIM = Claim(
 )
 
 
-def draw_scores(ax: Axes, row: int, halves: Halves, head: tuple[int, int]) -> None:
+def draw_bars(ax: Axes, row: int, halves: Halves, head: tuple[int, int]) -> None:
     """Draws a bar for each relation, in its better direction, a mark it must reach, and a name."""
     passed = passing(halves, *head)
     for column, relation in enumerate(RELATIONS):
@@ -124,7 +124,7 @@ def picture(results: Results) -> Figure:
     heads = halves.scoring.scores.heads
     fig, ax = plt.subplots(figsize=(8.4, 1.8 + 0.45 * len(heads)), layout="constrained")
     for row, head in enumerate(heads):
-        draw_scores(ax, row, halves, head)
+        draw_bars(ax, row, halves, head)
     ax.set_yticks(range(len(heads)), [f"layer {layer} head {head}" for layer, head in heads])
     middles = [BAR_STEP * column + 0.5 for column in range(len(RELATIONS))]
     ax.set_xticks(middles, [relation.replace("-", " –\n") for relation in RELATIONS])

@@ -5,7 +5,6 @@ end earlier. What methods say of the heads of a planted model.
 import copy
 import itertools
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -194,18 +193,6 @@ def test_other_weights_of_the_planted_model_compute_the_same(change):
     near(logits, LOGITS, 1e-9)
 
 
-def test_other_weights_are_twice_as_long_or_half_as_long_as_often():
-    """By what a matrix does to the queries of a head, whose own columns are orthogonal."""
-    draw = torch.Generator().manual_seed(0)
-    usual = MODEL.layers[0]["decoy"].query.norm()
-    powers = torch.zeros(40)
-    for n in range(40):
-        other = planted.other_weights(MODEL, "W_Q and W_K", draw)
-        powers[n] = (other.layers[0]["decoy"].query.norm() / usual).log2()
-    assert abs(powers.mean()) < 0.3, "2 to the power of a normal number"
-    assert 0.7 < powers.std() < 1.3
-
-
 def test_weights_times_lengths_are_those_of_the_key():
     """In plain loops, on weights of the same function whose values are not all of one length."""
     # The second change is for what W_O makes of the values.
@@ -261,23 +248,10 @@ def test_composition_is_that_of_the_definition():
 
 def test_the_table_of_methods():
     found = which_methods.measure(Run(None, 0))
-    named, moved = set(), set()
-    for name, number in found.items():
-        method, _, column = name.rpartition(", ")
-        if column == "names it" and number:
-            named.add(method)
-        if column in planted.CHANGES and number > 1e-9:
-            moved.add(name)
     pairs = planted.planted_pairs(which_methods.TEXTS, torch.Generator().manual_seed(0))
     numbers = which_methods.scores_of_methods(MODEL, pairs)["zero ablation"]
-    given = [found["zero ablation, planted head"], found["zero ablation, decoy"]]
-    near(given, (numbers[:2] / max(numbers)).tolist())
-    assert named == {"K-composition", "zero ablation", "mean ablation", "activation patching"}
-    assert moved == {
-        "weight × |v|, W_V and W_O",
-        "weight × |v W_O|, stream sheared",
-        "K-composition, stream sheared",
-    }
+    scores = [found["zero ablation, planted head"], found["zero ablation, decoy"]]
+    near(scores, (numbers[:2] / max(numbers)).tolist())
     results = Results([found], None, {})
     verdicts = {
         method: which_methods.names_it_always(results, method)
@@ -310,7 +284,9 @@ def test_a_probe_is_asked_about_what_it_has_not_learned():
     assert decodable.probe_accuracy(told * 1e-6, kinds) == 1, "however small the numbers are"
     apart = told.clone()
     apart[200:, 12:] = apart[200:, 12:].roll(1, dims=1)
-    assert decodable.probe_accuracy(apart, kinds) < 0.1, "a probe that had learned the second half knows it"
+    assert decodable.probe_accuracy(apart, kinds) < 0.1, (
+        "a probe that had learned the second half knows it"
+    )
 
 
 def test_a_head_that_copies_the_subject_is_read_and_one_that_nobody_reads_restores_nothing():
@@ -335,22 +311,3 @@ def test_a_head_that_copies_the_subject_is_read_and_one_that_nobody_reads_restor
     assert [head.name for head in heads] == ["0.0", "0.1", "0.2", "0.3"]
     assert heads[0].read > 0.85 and heads[1].read > 0.75 and heads[2].read < 0.65
     assert abs(heads[1].restored) < 1e-9 < abs(heads[0].restored)
-
-
-def test_of_heads_that_restore_little_the_best_read_is_told(monkeypatch):
-    heads = [
-        decodable.ProbedHead("0.0", 0.7, 0.05),
-        decodable.ProbedHead("0.1", 0.9, 0.02),
-        decodable.ProbedHead("1.0", 1.0, 0.8),
-        decodable.ProbedHead("1.1", 0.95, -0.6),
-    ]
-    blank = SimpleNamespace(model=None, recipe=None)
-    monkeypatch.setattr(decodable, "load_multi_head_model", lambda *_: blank)
-    monkeypatch.setattr(decodable, "untrained_model", lambda *_: blank)
-    monkeypatch.setattr(decodable, "in_double", lambda model: model)
-    monkeypatch.setattr(decodable, "probe_and_patch", lambda *_: heads)
-    run = SimpleNamespace(options=SimpleNamespace(quick=True), seed=0, shown={})
-    found = decodable.measure(run)
-    assert found["heads that restore little"] == 2
-    assert found["read from the best of them"] == 0.9
-    assert found["read from the best head"] == 1.0 and found["restored, most of all heads"] == 0.8

@@ -3,12 +3,10 @@
 import collections
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
 
 from phase2_multi_head.models import MULTI_HEAD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
@@ -17,13 +15,12 @@ from phase3_visualization.roles import head_roles, pattern_types, role_stability
 from shared import head_statistics
 from shared.attention_utils import attention_entropy, normalized_entropy, padding_mask
 from shared.grammar import roles
-from shared.grammar.scores import CORE_RELATIONS, related_pairs
+from shared.grammar.scores import related_pairs
 from shared.tests.helpers import EXPLORER_RECIPES, near, sharp_model
 from shared.toy_language import TOY_SENTENCE, tokenize
 from shared.toy_model import weights_of
 from shared.training.objectives import attention_weights, corpus
 from shared.training.recipes import Recipe, new_model, train, untrained_model
-from shared.visualization_utils import role_color
 
 
 def add_row(counted, i, row, keys):
@@ -79,13 +76,6 @@ def test_weight_on_gold_keys_is_a_mean_over_the_queries_that_have_one():
     gold[0, 2, 0] = gold[1, 4, 6] = gold[1, 4, 1] = True
     expected = (weights[0, :, 2, 0] + weights[1, :, 4, 6] + weights[1, :, 4, 1]) / 2
     near(head_statistics.relation_weight(weights, gold), expected)
-
-
-def test_statistics_refuse_an_additive_mask_and_a_missing_axis():
-    weights, visible = torch.ones(1, 2, 3, 3) / 3, torch.ones(1, 1, 3, 3, dtype=torch.bool)
-    for wrong in ((weights, visible.float()), (weights[0], visible)):
-        with pytest.raises(ValueError, match=r"bool mask \(N, 1, T, T\).*unsqueeze"):
-            head_statistics.head_statistics(*wrong)
 
 
 def test_a_mean_of_sharp_heads_is_no_head():
@@ -339,44 +329,7 @@ def test_the_film_shows_the_training_of_the_model_and_names_heads_as_all_picture
     near(after.entropy[0], expected, share=1e-5)
 
 
-def test_a_frame_keeps_nothing_of_the_one_before_and_a_line_has_the_colour_of_its_role():
-    scores = dict.fromkeys(CORE_RELATIONS, 0.5)
-    even, sharp = torch.full((1, 2, 3, 3), 1 / 3), torch.eye(3).expand(1, 2, 3, 3)
-    nameless, named = [[roles.NO_NAME] * 2], [["previous", roles.NO_NAME]]
-    before = training_film.Look(0, even, nameless, scores, torch.tensor([[1.0, 1.0]]))
-    after = training_film.Look(2, sharp, named, scores, torch.tensor([[0.25, 0.5]]))
-    results = SimpleNamespace(
-        shown={"looks": [before, after, replace(before, step=2)], "loss": [3.0, 2.5]},
-        mean={f"{relation}, guess": 0.4 for relation in CORE_RELATIONS},
-        options=SimpleNamespace(words=["the", "cat", "sat"]),
-    )
-    (first, second, third, *_), _ = training_film.training_frames(results)
-    maps = slice(60, 250)  # rows of pixels
-    assert not np.array_equal(first[maps], second[maps])
-    assert np.array_equal(first[maps], third[maps])
-    assert first.shape[1] == 830 and tuple(first[0, 0]) == (255, 255, 255)
-    ax = Figure().add_subplot()
-    training_film.draw_entropies(ax, [before, after])
-    drawn = [line.get_xydata().tolist() for line in ax.lines]
-    assert drawn == [[[0, 1], [2, entropy]] for entropy in (0.25, 0.5, 0.375)]
-    assert ax.lines[0].get_color() == role_color("previous") != ax.lines[1].get_color()
-
-
 # ---- pattern types
-
-
-def test_patterns_made_by_hand_are_attention_worked_out_anew():
-    first = pattern_types.drawn_to_the_first(3)
-    near(first, torch.tensor([[math.e**4, 1, 1]] * 3) / (math.e**4 + 2))
-    generator = torch.Generator().manual_seed(5)
-    alike = pattern_types.keys_like_queries(7, generator)
-    unrelated = pattern_types.unrelated_keys(7, generator)
-    generator.manual_seed(5)
-    query = torch.randn(7, 64, generator=generator)
-    near(alike, (query @ (10 * query).T / 8).softmax(dim=-1))
-    query, key = torch.randn(2, 7, 64, generator=generator)
-    near(unrelated, (query @ key.T / 8).softmax(dim=-1))
-    assert alike.diagonal().min() > 0.99 > 0.9 > unrelated.max()
 
 
 def test_a_pattern_is_scored_in_its_own_place_and_a_column_by_the_fullest():
@@ -388,10 +341,3 @@ def test_a_pattern_is_scored_in_its_own_place_and_a_column_by_the_fullest():
         assert shares[name] is heads[place]
     assert shares["one word"].tolist() == [[5, 9]]
     assert pattern_types.best_of(torch.tensor([[1, 2, 3], [2, 9, 8]])) == (1, 1)
-
-
-def test_the_relation_that_is_drawn_has_the_largest_margin_on_the_worse_half():
-    # 0.6 and 0.5 are needed.
-    both = halves_of({"subject": 0.95, "place": 0.8}, {"subject": 0.65, "place": 0.7})
-    place, rule = pattern_types.strongest_relation(both)
-    assert (place, rule) == ((0, 0), roles.Rule("place → verb", "relation", 0.7, 0.5))
