@@ -69,10 +69,10 @@ def best_guess(probabilities: Tensor) -> str:
     return f'"{word}" ({probability:.2f})'
 
 
-def whom_it_asked(flow: Flow) -> str:
+def most_attended_words(flow: Flow) -> str:
     """'"cat" (0.33) and "on" (0.28) most'."""
-    asked = [f'"{flow.words[j]}" ({flow.weights[j]:.2f})' for j in flow.asked]
-    return f"{' and '.join(asked)} most" if asked else "nobody but itself"
+    names = [f'"{flow.words[j]}" ({flow.weights[j]:.2f})' for j in flow.most_attended]
+    return f"{' and '.join(names)} most" if names else "nobody but itself"
 
 
 def others_like(word: str) -> list[str]:
@@ -94,7 +94,7 @@ def others_like(word: str) -> list[str]:
 def print_others(model: ToyTransformer, flow: Flow) -> None:
     """Print what the model guesses if a word that was asked is another one."""
     print("\nAnd if they were others?")
-    for j in flow.asked:
+    for j in flow.most_attended:
         for other in others_like(flow.words[j]):
             text = [*flow.words[:j], other, *flow.words[j + 1 :]]
             probabilities, _ = guess_hidden(model, [text], [flow.i])
@@ -105,7 +105,9 @@ def answer(flow: Flow, by_model: Tensor) -> str:
     """The last line: the guess, or the two guesses where the reader has changed the code."""
     guess = best_guess(by_model)
     if difference(flow, by_model) < 1e-9:
-        asking = f'To guess a hidden "{flow.words[flow.i]}" the head asks {whom_it_asked(flow)}'
+        asking = (
+            f'To guess a hidden "{flow.words[flow.i]}" the head asks {most_attended_words(flow)}'
+        )
         return f"{asking}; the guess is {guess}"
     by_hand = f"the steps above give {best_guess(flow.probabilities)}"
     return f"The model now guesses {guess}; {by_hand}: you changed one of the two"
@@ -123,7 +125,7 @@ def main(argv: list[str] | None = None) -> str:
     by_model = guess_hidden(model, [flow.words], [flow.i])[0][0]  # (1, V) -> (V,)
     print(f"   the model itself guesses {best_guess(by_model)}")
     print(f"   these probabilities differ by {difference(flow, by_model):.0e}")
-    print(f"\nWhom it asked: {whom_it_asked(flow)}")
+    print(f"\nWhom it asked: {most_attended_words(flow)}")
     print_others(model, flow)
     return answer(flow, by_model)
 

@@ -43,10 +43,10 @@ def load_single_head_model(options: argparse.Namespace, seed: int | None = None)
 
 
 def choose_word(words: list[str]) -> int:
-    """The place of the word that is hidden: the verb, or the last word of a text without one."""
-    for place, word in enumerate(words):
+    """The position of the word that is hidden: the verb, or the last word of a text without one."""
+    for position, word in enumerate(words):
         if word in VERBS:
-            return place
+            return position
     return len(words) - 1
 
 
@@ -83,16 +83,11 @@ def likeliest(probabilities: Tensor, count: int = 3) -> list[tuple[str, float]]:
     return list(zip(decode(best.indices.tolist()), best.values.tolist(), strict=True))
 
 
-def most_asked(weights: Tensor, position: int) -> list[int]:
+def most_attended(weights: Tensor, position: int) -> list[int]:
     """Which two other words get the largest of the weights (T,) of a word, the largest first."""
     order = weights.argsort(descending=True, stable=True).tolist()
     order.remove(position)
     return order[:2]
-
-
-def asks(words: list[str], weights: Tensor, position: int) -> str:
-    """Whom a word asks most, in words: '"cat" and "on"'."""
-    return " and ".join(f'"{words[j]}"' for j in most_asked(weights, position)) or "nobody"
 
 
 # ---- its way to the guess
@@ -119,9 +114,9 @@ class Flow:
         return as_shown(hide(self.words, self.i))
 
     @property
-    def asked(self) -> list[int]:
+    def most_attended(self) -> list[int]:
         """Which two other words the hidden word gives the largest weights."""
-        return most_asked(self.weights, self.i)
+        return most_attended(self.weights, self.i)
 
     @property
     def guesses(self) -> list[tuple[str, float]]:

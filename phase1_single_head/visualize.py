@@ -20,12 +20,11 @@ from torch import Tensor
 from phase1_single_head.models import (
     Flow,
     as_shown,
-    asks,
     choose_word,
     flow_of,
     hide,
     load_single_head_model,
-    most_asked,
+    most_attended,
 )
 from shared import cli, paths
 from shared.attention_utils import normalized_entropy
@@ -70,20 +69,21 @@ def draw_heatmap(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     weight_colorbar(fig, ax, shrink=0.8)
 
     # The row of the hidden word is framed; its numbers, and the words that it asks most, stand out.
-    asked = most_asked(weights[i], i)
+    attended = most_attended(weights[i], i)
     style = {"fill": False, "edgecolor": INK, "linewidth": 2.5, "clip_on": False, "zorder": 5}
     ax.add_patch(Rectangle((0, i), len(words), 1, **style))
     if len(words) <= 16:  # in smaller cells there is no room
         for j, weight in enumerate(weights[i].tolist()):
             style = {"ha": "center", "va": "center", "zorder": 6}
             style["color"] = "white" if weight > 0.5 else INK
-            style["weight"] = "bold" if j in asked else "normal"
+            style["weight"] = "bold" if j in attended else "normal"
             ax.text(j + 0.5, i + 0.5, f"{weight:.2f}", **style)
     ax.get_yticklabels()[i].set_weight("bold")
-    for j in asked:
+    for j in attended:
         ax.get_xticklabels()[j].set_weight("bold")
 
-    title = f'To guess the hidden word, "?" asks {asks(words, weights[i], i)} most'
+    names = " and ".join(f'"{words[j]}"' for j in attended) or "nobody"
+    title = f'To guess the hidden word, "?" asks {names} most'
     headline(fig, title, f"{entropy_note(trained, weights, ' a row')}")
     reading = "Each row shows where one word takes its output from, and sums to 1"
     return fig, f'{title}. {reading}; that of "?" is framed.'
@@ -158,7 +158,7 @@ def draw_named_bars(
 def draw_panels(axes: Mapping[str, Axes], flow: Flow) -> None:
     """Every tensor on the way from the hidden word to the guess; the two words asked are blue."""
     count = len(flow.words)
-    colors = [BLUE if j in flow.asked else GREY for j in range(count)]
+    colors = [BLUE if j in flow.most_attended else GREY for j in range(count)]
     d_model, d_k, d_v = flow.x.size(1), flow.keys.size(1), flow.values.size(1)
     draw_stripes(axes["x"], 'x of "?"', flow.x[flow.i])
     draw_stripes(axes["query"], "query", flow.query, f": W_q ({d_model} × {d_k})", "1  Ask")

@@ -20,7 +20,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from phase1_single_head.models import as_shown, choose_word, hide, most_asked
+from phase1_single_head.models import as_shown, choose_word, hide, most_attended
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.layers.rollout import shares_on_paths
@@ -120,7 +120,7 @@ def draw_rollout(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     for ax, (name, steps) in zip(axes, panels.items(), strict=True):
         shares = shares_on_paths(steps, hidden)
         arrived = shares[0].sum(dim=0)  # (T, T) -> (T,)
-        others = most_asked(arrived, hidden)
+        others = most_attended(arrived, hidden)
         source = others[0] if others else hidden
         sources.append(source)
         charts.shares_down(ax, shares, as_shown(seen), BLUE, marked=source)

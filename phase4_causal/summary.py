@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from phase1_single_head.models import asks, choose_word, flow_of, load_single_head_model
+from phase1_single_head.models import choose_word, flow_of, load_single_head_model
 from phase2_multi_head.models import AGAIN, load_multi_head_model, load_one_layer_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import generate
@@ -75,7 +75,7 @@ def enlarge(ax: Axes, words: Sequence[str], size: float) -> None:
 def draw_one_head(fig: Figure, top: float, trained: Trained, words: list[str]) -> str:
     """An arc from the hidden word to each that it asks, the weights, and the guess."""
     flow = flow_of(trained, words)
-    asked = asks(words, flow.weights, flow.i)
+    asked = " and ".join(f'"{words[j]}"' for j in flow.most_attended) or "nobody"
     statement = f"One word is hidden. It asks all words, {asked} the most, and mixes their answers."
     band(fig, top, "1  One head", statement)
     weights = torch.zeros(len(words), len(words), dtype=torch.double)

@@ -260,8 +260,8 @@ def test_many_hidden_words_at_once_are_as_one_by_one(trained):
 
 def test_whom_it_asked():
     weights = torch.tensor([0.1, 0.3, 0.4, 0.15, 0.05])
-    assert models.most_asked(weights, 2) == [1, 3] and models.most_asked(weights, 1) == [2, 3]
-    assert models.most_asked(torch.ones(1), 0) == []
+    assert models.most_attended(weights, 2) == [1, 3] and models.most_attended(weights, 1) == [2, 3]
+    assert models.most_attended(torch.ones(1), 0) == []
 
 
 def test_what_else_could_stand_there(trained, capsys):
@@ -275,7 +275,7 @@ def test_what_else_could_stand_there(trained, capsys):
     flow = models.flow_of(trained, CAT)
     hidden_word.print_others(in_double(trained.model), flow)
     expected = []
-    for j in flow.asked:
+    for j in flow.most_attended:
         for other in hidden_word.others_like(CAT[j]):
             changed = [*CAT[:j], other, *CAT[j + 1 :]]
             guess = guessed(plain_pass(trained, changed, 2)[0])
