@@ -22,8 +22,14 @@ from phase4_causal.causal_attention import generate
 from phase4_causal.models import load_causal_model
 from shared import charts, cli
 from shared.attention_utils import causal_mask
-from shared.grammar.roles import NO_NAME, golds, head_names
-from shared.grammar.scores import CORE_RELATIONS, chosen_and_scored, relation_name, with_relations
+from shared.grammar.roles import NO_NAME, head_names
+from shared.grammar.scores import (
+    CORE_RELATIONS,
+    chosen_and_scored,
+    gold_masks,
+    relation_name,
+    with_relations,
+)
 from shared.toy_language import MAX_LENGTH
 from shared.toy_model import weights_of
 from shared.training.recipes import Trained
@@ -103,7 +109,7 @@ def draw_many_heads(fig: Figure, top: float, one: Trained, four: Trained, words:
     )
     band(fig, top, "2  Many heads", statement)
     right = {}
-    for key, matrix in golds([with_relations(words)]).items():
+    for key, matrix in gold_masks([with_relations(words)]).items():
         right[relation_name(*key)] = [(i, j) for i, j in matrix[0].nonzero().tolist()]
     weights = weights_of(four.model, words)[0]
     for head, name in enumerate(head_names(four, MultiHeadAttention)[0]):

@@ -73,7 +73,7 @@ def shares_of(scores: Scores) -> dict[str, Tensor]:
 
     "one word" is the fullest column.
     """
-    shares = {name: scores.place[place] for name, place in PATTERNS.items()}
+    shares = {name: scores.position[position] for name, position in PATTERNS.items()}
     columns = [scores.others[key] for key in COLUMN_RULES.values()]
     shares["one word"] = torch.stack(columns).amax(dim=0)  # (columns, L, H) -> (L, H)
     return shares

@@ -110,7 +110,7 @@ def half_of(previous=0.0, first=0.0, subject=0.0, others=0.0, place=0.0, *, untr
         for key, share in shares.items():
             one_head[key] = torch.tensor([[share]], dtype=torch.float64)
         scores.append(one_head)
-    return roles.Half(roles.Scores(*scores, {}), roles.Baselines(FIXED_OFFSET, untrained, {}))
+    return roles.Half(roles.Scores(*scores, {}), roles.Baselines(FIXED_OFFSET, untrained))
 
 
 def halves_of(naming, scoring=None, untrained=UNTRAINED):
@@ -255,8 +255,8 @@ def asked_one_by_one(trained, sentence, layer, head, counted):
 def test_scores_are_what_is_counted_word_by_word(objective):
     trained, sentences = sharp_model(SHARP[objective]), corpus()[1][:41]
     scores = roles.scores_of(trained, sentences)
-    shares = {place: scores.place[place] for place in (-1, 0, 2, "first")}
-    for key in roles.golds(sentences):
+    shares = {position: scores.position[position] for position in (-1, 0, 2, "first")}
+    for key in roles.gold_masks(sentences):
         shares["related", *key], shares["others", *key] = scores.relation[key], scores.others[key]
     for layer, head in scores.heads:
         counted = collections.defaultdict(list)

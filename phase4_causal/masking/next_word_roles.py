@@ -27,7 +27,7 @@ from shared.grammar.roles import (
 from shared.grammar.scores import (
     attended_word,
     best_fixed_offset,
-    gold_matrices,
+    gold_masks,
     share_of_others,
     share_right,
     with_relations,
@@ -80,7 +80,7 @@ def gold_one_before(sentences: list[Sentence], length: int) -> dict[str, Tensor]
 
     Place 0 is <start>.
     """
-    gold = gold_matrices(sentences, length, shift=1)
+    gold = gold_masks(sentences, "next word", length)
     return {name: asked_one_before(gold[key]) for name, key in PAST_RELATIONS.items()}
 
 
@@ -146,7 +146,7 @@ def relations_of_heads(asked: Asked) -> list[list[str]]:
 
 def main() -> None:
     words = ["the", "cat", "often", "sat", "on", "the", "mat"]
-    gold = gold_matrices([with_relations(words)], len(words))["verb-subject", "forward"]
+    gold = gold_masks([with_relations(words)])["verb-subject", "forward"]
     askers = {"at the word itself": gold, "one word before": asked_one_before(gold)}
     for asker, matrix in askers.items():
         _, query, key = matrix.nonzero()[0].tolist()

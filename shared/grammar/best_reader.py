@@ -70,7 +70,9 @@ ORDER = re.compile(
     f"a?(?P<where>p)(?P<place>{PHRASE})"
 )
 ADVERB_PLACES = 3  # each a? above
-parts_of = cache(ORDER.fullmatch)  # where the parts of a sentence stand, or None; often asked again
+parts_of = cache(
+    ORDER.fullmatch
+)  # where the parts of a sentence stand, or None; often called again
 
 
 # ---- how likely is a sentence?
@@ -171,7 +173,7 @@ def questions(sentences: list[Sentence]) -> list[Gaps]:
     of_length = defaultdict(list)
     for sentence in sentences:
         of_length[len(sentence.words)].append(sentence.words)
-    asked = []
+    gaps = []
     for length, same in sorted(of_length.items()):
         tokens = torch.tensor([encode(words) for words in same])
         tokens = tokens.repeat_interleave(length, dim=0)  # (sentences, T) -> (n, T)
@@ -179,12 +181,12 @@ def questions(sentences: list[Sentence]) -> list[Gaps]:
         p = []
         for words in same:
             p += [hidden_word_distribution(words, position) for position in range(length)]
-        asked.append(Gaps(tokens.masked_fill(hidden, MASK_ID), hidden, torch.stack(p)))
-    return asked
+        gaps.append(Gaps(tokens.masked_fill(hidden, MASK_ID), hidden, torch.stack(p)))
+    return gaps
 
 
 @torch.no_grad()
-def excess_loss(logits: Callable[[Tensor], Tensor], asked: list[Gaps]) -> float:
+def excess_loss(logits: Callable[[Tensor], Tensor], gaps: list[Gaps]) -> float:
     """Mean of - sum_w p(w) ln q(w) less the entropy of p, in nats.
 
     p(w) is the probability of a word by the grammar, q(w) by the model. The sum runs over all words
@@ -192,14 +194,14 @@ def excess_loss(logits: Callable[[Tensor], Tensor], asked: list[Gaps]) -> float:
     never negative, and 0 for the grammar itself. logits: tokens (n, T) -> (n, T, V).
     """
     excess = []
-    for tokens, hidden, p in asked:
+    for tokens, hidden, p in gaps:
         guess = logits(tokens)[hidden]  # (n, T, V) -> (n, V)
         cost = -(p * guess.double().log_softmax(dim=-1)).sum(dim=-1)  # (n, V) -> (n,)
         excess.append(cost - torch.special.entr(p).sum(dim=-1))
     return torch.cat(excess).mean().item()
 
 
-def floor(asked: list[Gaps]) -> float:
+def floor(gaps: list[Gaps]) -> float:
     """The grammar's own entropy, in nats, mean over all questions: no model loses less."""
-    entropies = [torch.special.entr(gaps.p).sum(dim=-1) for gaps in asked]  # (n, V) -> (n,)
+    entropies = [torch.special.entr(each.p).sum(dim=-1) for each in gaps]  # (n, V) -> (n,)
     return torch.cat(entropies).mean().item()

@@ -37,16 +37,14 @@ from shared.grammar.scores import (
     Key,
     attended_word,
     best_fixed_offset,
-    gold_matrices,
+    gold_masks,
     relation_name,
     share_of_others,
     share_right,
 )
 from shared.head_statistics import (
     OFFSETS,
-    even_weights,
     first_share,
-    head_statistics,
     layer_statistics,
     offset_shares,
     stacked,
@@ -67,8 +65,8 @@ NO_NAME = "no name"
 RULE_KINDS = ("position", "relation", "column")  # in this order they are tried
 
 # An offset, or "first": the first word, which is <start> for a model of next words.
-Place = int | str
-NAMES: dict[Place, str] = {offset: f"offset {offset:+d}" for offset in FIXED_OFFSETS}
+Position = int | str
+NAMES: dict[Position, str] = {offset: f"offset {offset:+d}" for offset in FIXED_OFFSETS}
 NAMES |= {offset: name for name, offset in OFFSETS.items()}
 NAMES["first"] = "first word"
 
@@ -87,7 +85,7 @@ COLUMN_RULES: dict[str, Key] = {
 class Scores:
     """What the heads of a model do, one number for each head: (L, H)."""
 
-    place: dict[Place, Tensor]  # share of the rows whose largest weight lies there
+    position: dict[Position, Tensor]  # share of the rows whose largest weight lies there
     relation: dict[Key, Tensor]  # share of the related words that find their gold word
     others: dict[Key, Tensor]  # share of the words without the relation that look at the same word
     statistics: dict[str, Tensor]  # how widely the weights spread
@@ -95,8 +93,7 @@ class Scores:
     @property
     def heads(self) -> list[tuple[int, int]]:
         """(layer, head) of all heads."""
-        itself = 0  # the place: any other would do
-        num_layers, num_heads = self.place[itself].shape
+        num_layers, num_heads = self.position["first"].shape
         return list(itertools.product(range(num_layers), range(num_heads)))
 
 
@@ -105,16 +102,15 @@ class Baselines:
     """What a head that learned nothing reaches, and so how often a head must follow a rule."""
 
     fixed_offset: dict[Key, float]
-    untrained: dict[Place | Key, float]  # the best head of all untrained models; columns by name
-    even: dict[str, float]  # statistics of even weights, 1/n on each word
+    untrained: dict[Position | Key, float]  # the best head of all untrained models; columns by name
 
     def bar(self, key: Key) -> float:
         """The better of the two baselines of a relation and direction."""
         return max(self.fixed_offset[key], self.untrained[key])
 
-    def needed_for_position(self, place: Place) -> float:
+    def needed_for_position(self, position: Position) -> float:
         """How often the largest weight must lie there."""
-        return max(NEEDED_AT_A_POSITION, self.untrained[place] + MARGIN)
+        return max(NEEDED_AT_A_POSITION, self.untrained[position] + MARGIN)
 
     def needed_for_relation(self, key: Key) -> float:
         """How often the related words must find their gold word, whatever the others do."""
@@ -144,20 +140,10 @@ class Halves:
     scoring: Half
 
 
-def golds(sentences: list[Sentence], objective: str = "masked word") -> dict[Key, Tensor]:
-    """(relation, direction) -> gold, bool (N, T, T): which query has which key.
-
-    A model of next words reads <start> before its sentences, so T is larger by one.
-    """
-    words_before = 0 if objective == "masked word" else 1  # <start>
-    longest = max(len(sentence.words) for sentence in sentences)
-    return gold_matrices(sentences, words_before + longest, words_before)
-
-
-def attention_asked(trained: Trained, sentences: list[Sentence]) -> tuple[list[Tensor], Tensor]:
+def attention_of_words(trained: Trained, sentences: list[Sentence]) -> tuple[list[Tensor], Tensor]:
     """The weights of each layer, (N, H, T, T), and what each word may see, bool (N, 1, T, T).
 
-    Only words are asked where they look. <start> sees nothing here: under a causal mask it has no
+    Only words are queries. <start> sees nothing here: under a causal mask it has no
     choice, since it sees itself alone. <end> is left out, because it has never been a query in
     training. Under a causal mask it would also be the only token behind the place of a sentence, so
     "most → place" would be said of a head by what <end> alone looks at.
@@ -171,18 +157,18 @@ def attention_asked(trained: Trained, sentences: list[Sentence]) -> tuple[list[T
 
 def scores_of(trained: Trained, sentences: list[Sentence]) -> Scores:
     """All scores of a model, whether it guesses hidden words or next words."""
-    layers, mask = attention_asked(trained, sentences)
+    layers, mask = attention_of_words(trained, sentences)
     attended = attended_word(torch.stack(layers))  # (L, N, H, T, T) -> (L, N, H, T)
     relation, others = {}, {}
-    for key, gold in golds(sentences, trained.recipe.objective).items():
+    for key, gold in gold_masks(sentences, trained.recipe.objective).items():
         relation[key] = share_right(attended, gold)
         others[key] = share_of_others(attended, gold, mask[:, 0])
-    place = stacked([place_shares(weights, mask) for weights in layers])
-    return Scores(place, relation, others, layer_statistics(layers, mask))
+    position = stacked([position_shares(weights, mask) for weights in layers])
+    return Scores(position, relation, others, layer_statistics(layers, mask))
 
 
-def place_shares(weights: Tensor, mask: Tensor) -> dict[Place, Tensor]:
-    """Share of the rows whose largest weight lies in each place, (H,)."""
+def position_shares(weights: Tensor, mask: Tensor) -> dict[Position, Tensor]:
+    """Share of the rows whose largest weight lies at each position, (H,)."""
     shares = offset_shares(weights, mask, FIXED_OFFSETS)
     return shares | {"first": first_share(weights, mask)}
 
@@ -203,23 +189,20 @@ def baselines(recipe: Recipe, make_attention: MakeAttention) -> list[Baselines]:
 
 
 def baselines_on(sentences: list[Sentence], blanks: list[Trained]) -> Baselines:
-    """The best fixed offset of each relation, the best head of untrained models, even weights."""
+    """The best fixed offset of each relation, and the best head of untrained models."""
     models = [scores_of(blank, sentences) for blank in blanks]
     fixed_offset, untrained = {}, {}
-    for key, gold in golds(sentences, blanks[0].recipe.objective).items():
+    for key, gold in gold_masks(sentences, blanks[0].recipe.objective).items():
         fixed_offset[key] = best_fixed_offset(gold)
-        untrained[key] = best_head([scores.relation[key] for scores in models])
-    for place in NAMES:
-        untrained[place] = best_head([scores.place[place] for scores in models])
+        untrained[key] = highest_share([scores.relation[key] for scores in models])
+    for position in NAMES:
+        untrained[position] = highest_share([scores.position[position] for scores in models])
     for name, key in COLUMN_RULES.items():
-        untrained[name] = best_head([scores.others[key] for scores in models])
-    _, mask = attention_asked(blanks[0], sentences)
-    even = head_statistics(even_weights(mask), mask)
-    even_numbers = {name: value.item() for name, value in even.items()}
-    return Baselines(fixed_offset, untrained, even_numbers)
+        untrained[name] = highest_share([scores.others[key] for scores in models])
+    return Baselines(fixed_offset, untrained)
 
 
-def best_head(shares: list[Tensor]) -> float:
+def highest_share(shares: list[Tensor]) -> float:
     """The highest share of all heads of some models, each (L, H)."""
     return torch.stack(shares).max().item()
 
@@ -293,9 +276,9 @@ def rules_of(half: Half, layer: int, head: int) -> list[Rule]:
     scores, base = half.scores, half.baselines
     at = layer, head
     rules = []
-    for place, share in scores.place.items():
-        needed = base.needed_for_position(place)
-        rules.append(Rule(NAMES[place], "position", share[at].item(), needed))
+    for position, share in scores.position.items():
+        needed = base.needed_for_position(position)
+        rules.append(Rule(NAMES[position], "position", share[at].item(), needed))
     for key, share in scores.relation.items():
         needed = needed_beside_others(base.needed_for_relation(key), scores.others[key])
         name = relation_name(*key)

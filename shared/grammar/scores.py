@@ -69,20 +69,23 @@ def related_pairs(name: str, words: Sequence[str]) -> set[tuple[int, int]]:
     return set()
 
 
-def gold_matrices(sentences: list[Sentence], length: int, shift: int = 0) -> dict[Key, Tensor]:
+def gold_masks(
+    sentences: list[Sentence], objective: str = "masked word", length: int | None = None
+) -> dict[Key, Tensor]:
     """(relation, direction) -> bool (N, T, T): True where a query (row) has its gold key (column).
 
-    shift: how many special tokens stand before the first word.
+    A model of next words reads <start> before its sentences, so T is larger by one. length: T,
+    where it is not that of the longest sentence.
     """
+    words_before = 0 if objective == "masked word" else 1  # <start>
+    if length is None:
+        length = words_before + max(len(sentence.words) for sentence in sentences)
     gold = {}
     for relation in RELATIONS:
-        places = []
+        forward = torch.zeros(len(sentences), length, length, dtype=torch.bool)
         for n, sentence in enumerate(sentences):
             for source, target in sentence.relations.get(relation, ()):
-                places.append((n, source + shift, target + shift))
-        forward = torch.zeros(len(sentences), length, length, dtype=torch.bool)
-        if places:
-            forward[torch.tensor(places).unbind(dim=-1)] = True
+                forward[n, source + words_before, target + words_before] = True
         gold[relation, "forward"] = forward
         gold[relation, "backward"] = forward.mT
     return gold
@@ -146,7 +149,7 @@ def score_heads(layers: list[Tensor], sentences: list[Sentence]) -> dict[str, Te
     layers: the weights of each layer, (N, H, T, T).
     """
     attended = attended_word(torch.stack(layers))  # (L, N, H, T, T) -> (L, N, H, T)
-    gold = gold_matrices(sentences, attended.size(-1))
+    gold = gold_masks(sentences, length=attended.size(-1))
     scores = {}
     for relation in RELATIONS:
         ways = [share_right(attended, gold[relation, direction]) for direction in DIRECTIONS]
@@ -156,8 +159,7 @@ def score_heads(layers: list[Tensor], sentences: list[Sentence]) -> dict[str, Te
 
 def offset_baselines(sentences: list[Sentence]) -> dict[str, float]:
     """Relation -> how often the best fixed offset is right in its better direction."""
-    longest = max(len(sentence.words) for sentence in sentences)
-    gold = gold_matrices(sentences, longest)
+    gold = gold_masks(sentences)
     best = {}
     for relation in RELATIONS:
         best[relation] = max(best_fixed_offset(gold[relation, way]) for way in DIRECTIONS)

@@ -217,7 +217,7 @@ def longest(sentences):
 def test_a_perfect_head_scores_one_and_an_inverse_head_zero():
     sentences = corpus()[1][:50]
     length = longest(sentences)
-    for gold in scores.gold_matrices(sentences, length).values():
+    for gold in scores.gold_masks(sentences).values():
         perfect = gold.double() + torch.eye(length)  # its own position does not count
         wrong = (1 - gold.double()) / length
         attended = scores.attended_word(torch.stack([perfect, wrong], dim=1))
@@ -226,7 +226,7 @@ def test_a_perfect_head_scores_one_and_an_inverse_head_zero():
 
 def test_the_best_fixed_offset_by_hand():
     sentence = scores.with_relations(words_of("the big small cat sat on the mat"))
-    gold = scores.gold_matrices([sentence], 8)
+    gold = scores.gold_masks([sentence])
     shares = [scores.best_fixed_offset(gold["adjective-noun", way]) for way in scores.DIRECTIONS]
     assert shares == [0.5, 1.0]
     better = scores.offset_baselines([sentence])
@@ -236,19 +236,19 @@ def test_the_best_fixed_offset_by_hand():
     assert scores.best_fixed_offset(farthest) == scores.best_fixed_offset(farthest.mT) == 1.0
 
 
-def test_gold_stands_behind_the_tokens_before_the_first_word():
+def test_gold_stands_behind_start():
     sentences = corpus()[1][:20]
-    gold = scores.gold_matrices(sentences, longest(sentences) + 2, shift=2)
+    gold = scores.gold_masks(sentences, "next word", longest(sentences) + 2)
     for n, sentence in enumerate(sentences):
         ((source, target),) = sentence.relations["verb-place"]
-        assert gold["verb-place", "forward"][n].nonzero().tolist() == [[source + 2, target + 2]]
-        assert gold["verb-place", "backward"][n].nonzero().tolist() == [[target + 2, source + 2]]
+        assert gold["verb-place", "forward"][n].nonzero().tolist() == [[source + 1, target + 1]]
+        assert gold["verb-place", "backward"][n].nonzero().tolist() == [[target + 1, source + 1]]
 
 
 def test_scores_name_the_right_head_layer_and_direction():
     sentences = corpus()[1][:20]
     length = longest(sentences)
-    gold = scores.gold_matrices(sentences, length)["verb-place", "backward"]
+    gold = scores.gold_masks(sentences)["verb-place", "backward"]
     layers = [torch.full((20, 3, length, length), 1 / length) for _ in range(2)]
     layers[1][:, 2] = gold.float()
     share = scores.score_heads(layers, sentences)["verb-place"]  # (L, H, 2)
@@ -258,7 +258,7 @@ def test_scores_name_the_right_head_layer_and_direction():
 def test_the_best_head_is_chosen_on_one_half_and_scored_on_the_other(monkeypatch):
     sentences = toy_language.sample_corpus(0, 40)[1]
     length = longest(sentences)
-    gold = scores.gold_matrices(sentences, length)["verb-subject", "forward"].double()
+    gold = scores.gold_masks(sentences)["verb-subject", "forward"].double()
     lucky, steady, wrong = gold.clone(), gold.clone(), torch.eye(length).roll(1, dims=1)
     lucky[20:] = wrong  # right on the first half alone
     steady[:2] = wrong  # wrong at first, then right: worse on the first half
