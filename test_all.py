@@ -51,7 +51,7 @@ TESTS = {
         "training",
         "visualization_utils",
     ),
-    "shared/lab": ("evidence", "report", "runner"),
+    "shared/lab": ("record", "report", "runner"),
 }
 
 

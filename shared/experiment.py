@@ -7,10 +7,10 @@
 
 To add one, write such a file, name its module in shared/lab/plan.py; .github/CONTRIBUTING.md helps.
 The first line of its docstring is the question, and the picture is named after the file.
-measure(run) returns the numbers of one seed by name. They are printed one a line, but as a matrix
-where names of the form "row, column" fill rows and columns. What the picture needs beside numbers,
-measure puts into run.shown. title, note and answer are format strings over n, the means, and shown.
-Where another seed may answer otherwise, answer is a function that chooses such a string by n.
+measure(run) returns the numbers of one seed by name. What the picture needs beside
+numbers, measure puts into run.shown. title, note and answer are format strings over n, the means,
+and shown. Where another seed may answer otherwise, answer is a function that chooses such a string
+by n.
 """
 
 import argparse
@@ -24,19 +24,14 @@ from statistics import fmean
 from typing import Any, NoReturn
 
 import numpy as np
-import pandas as pd
 from matplotlib.figure import Figure
 
 from shared import cli, paths
 from shared.claims import Claim, Numbers
-from shared.lab import findings, record
 from shared.training.checkpoints import QUICK_STEPS
 from shared.visualization_utils import headline, save_animation, save_plot
 
 Film = tuple[Sequence[np.ndarray], float]  # images (height, width, 3), seconds for each
-OTHERWISE = ("quick", "d_model", "heads", "layers")  # options that the record was made without
-MOST_ROWS = 16  # of a list or matrix that is printed without --numbers
-MATRIX = 8  # so many numbers, if they fill rows and columns, are printed as a matrix
 
 
 @dataclass
@@ -95,65 +90,6 @@ class Picture:
     draw: Callable[[Results], Figure]
     title: str
     note: str
-
-
-def made_otherwise(options: argparse.Namespace) -> list[str]:
-    """Returns the options with which a run trains otherwise than the record did: ["--quick"]."""
-    given = [name for name in OTHERWISE if getattr(options, name)]
-    return [f"--{name.replace('_', '-')}" for name in given]
-
-
-def beside_record(numbers: Numbers, experiment: str, whose: str = "this run") -> str:
-    """Returns a line for each number: its name, its value, and where the record expects it."""
-    frame = pd.DataFrame(index=list(numbers))
-    frame[whose] = [findings.number(value) for value in numbers.values()]
-    ends = [record.interval(experiment, name) for name in numbers]
-    if any(ends):
-        frame["the record expects"] = [findings.between(pair) if pair else "" for pair in ends]
-    return frame.to_string() if numbers else ""
-
-
-def matrices(numbers: Numbers) -> list[pd.DataFrame]:
-    """Returns the numbers called "row, column" that fill a matrix, as one matrix or several.
-
-    Rows with the same columns stand together, so no matrix has an empty place. Fewer than MATRIX
-    numbers are easier to read one a line.
-    """
-    rows: dict[str, dict[str, str]] = {}
-    for name, value in numbers.items():
-        row, _, column = name.rpartition(", ")
-        rows.setdefault(row, {})[column] = findings.number(value)
-    alike: dict[frozenset[str], list[str]] = {}
-    for row, columns in rows.items():
-        alike.setdefault(frozenset(columns), []).append(row)
-    found = []
-    for columns, names in alike.items():
-        both_axes = len(names) > 1 and len(columns) > 1 and "" not in names
-        if both_axes and len(names) * len(columns) >= MATRIX:
-            found.append(pd.DataFrame([rows[name] for name in names], names))
-    return found
-
-
-def table(numbers: Numbers, experiment: str, whose: str = "this run") -> str:
-    """Returns the numbers one a line beside the record, then those that fill a matrix.
-
-    The end of what is long is left out, and a line says so.
-    """
-    frames = matrices(numbers)
-    in_matrices = set()
-    for frame in frames:
-        for row in frame.index:
-            in_matrices.update(f"{row}, {column}" for column in frame.columns)
-    alone = {name: value for name, value in numbers.items() if name not in in_matrices}
-    parts = [beside_record(alone, experiment, whose)] if alone else []
-    parts += [frame.to_string() for frame in frames]
-    printed = []
-    for part in parts:
-        heading, *lines = part.splitlines()
-        printed += ["", heading, *lines[:MOST_ROWS]]
-        if len(lines) > MOST_ROWS:
-            printed.append(f"... {len(lines) - MOST_ROWS} more lines with --numbers")
-    return "\n".join(printed[1:])
 
 
 @dataclass(eq=False)
@@ -215,15 +151,10 @@ class Experiment:
     def __call__(self, argv: list[str] | None = None) -> str:
         """Measures with every seed; says, draws and keeps what came out; returns the answer."""
         results = self.measure_seeds(argv)
-        judgement = None
-        if self.about(results.options):
-            judgement = findings.judge(self.claims, self.module, results.runs)
-        self.say(results, judgement)
-        self.draw(results, as_published=judgement is not None and judgement.as_published)
+        as_published = self.tell_the_laboratory(results)
+        self.draw(results, as_published=as_published)
         if self.keep:
             self.keep(results)
-        if judgement:
-            self.save(results, judgement)
         return results.format(self.answer)
 
     def measure_seeds(self, argv: list[str] | None) -> Results:
@@ -236,29 +167,17 @@ class Experiment:
         runs = [Run(options, seed, parser.error) for seed in cli.seeds(options)]
         return Results([self.measure(run) for run in runs], options, runs[0].shown)
 
-    def say(self, results: Results, judgement: findings.Judgement | None) -> None:
-        """Prints the numbers, then what they say of the claims."""
-        everything = results.options.numbers
-        seeds = len(results.runs)
-        whose = "this run" if seeds == 1 else f"mean of {seeds} runs"
-        said = (beside_record if everything else table)(results.mean, self.module, whose)
-        if said:
-            print(f"\n{said}\n")
-        if judgement:
-            findings.print_verdicts(judgement, rules=everything)
+    def tell_the_laboratory(self, results: Results) -> bool:
+        """Prints and keeps the numbers and what they say of the claims.
 
-    def save(self, results: Results, judgement: findings.Judgement) -> None:
-        """Keeps what was found for the report page and for a comparison with the record."""
-        content = {
-            "experiment": self.module,
-            "otherwise": made_otherwise(results.options),
-            "answer": results.format(self.answer),
-            "table": beside_record(results.mean, self.module),
-            "runs": results.runs,
-            "findings": judgement.findings,
-            "differs": judgement.differs,
-        }
-        findings.save(results.options.output_dir, content)
+        Returns whether the pictures may say the finding. No other line of what phases import knows
+        shared/lab, which is loaded only now, when something has been measured.
+        """
+        from shared.lab import findings
+
+        claims = self.claims if self.about(results.options) else None
+        answer = results.format(self.answer)
+        return findings.tell(self.module, claims, results.runs, answer, results.options)
 
     def draw(self, results: Results, *, as_published: bool) -> None:
         """Draws and saves every picture, then the film.

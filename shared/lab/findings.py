@@ -1,27 +1,36 @@
-"""What did one run measure, and what does it say of each claim beside the record?
+"""What did a run measure, and what does it say of each claim beside the record?
 
-An experiment judges its claims with `judge`, prints a line for each with `print_verdicts`, and
-keeps all of it with `save` in data/processed/findings/, a file for each experiment. From these
-files shared/lab/report.py makes a page.
+Every experiment hands its numbers to `tell`. It prints them, prints a sentence for each claim, and
+keeps them in data/processed/findings/, a file for each experiment. The story of a whole run, the
+report page and `replicate --check` read these files and judge the numbers in them again.
 """
 
+import argparse
 import errno
+import importlib
 import json
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
+import pandas as pd
 
 from shared import paths
 from shared.claims import MARKS, Claim, Numbers, Verdict
 from shared.lab import record
+from shared.lab.plan import scripts
 
 WIDTH, INDENT = 100, "    "  # of the printed lines
+MOST_ROWS = 16  # of the numbers that are printed without --numbers
 MOST_OUTSIDE = 0.15  # of the numbers of a run: where more lie outside the record, it is said
 FEW = 2  # numbers outside, of which nothing is said
-PARTS = ("experiment", "otherwise", "answer", "table", "runs", "findings")  # of what is saved
+OTHERWISE = ("quick", "d_model", "heads", "layers")  # options that the record was made without
+
+
+# ---- numbers as a reader wants them
 
 
 def number(value: float) -> str:
@@ -41,6 +50,21 @@ def between(
     return low if low == high else f"{low}{to}{high}"
 
 
+def mean_of(runs: Sequence[Numbers]) -> dict[str, float]:
+    """Returns the mean over the runs of each number."""
+    return {name: fmean(numbers[name] for numbers in runs) for name in runs[0]}
+
+
+def beside_record(numbers: Numbers, experiment: str, whose: str = "this run") -> str:
+    """Returns a line for each number: its name, its value, and where the record expects it."""
+    frame = pd.DataFrame(index=list(numbers))
+    frame[whose] = [number(value) for value in numbers.values()]
+    ends = [record.interval(experiment, name) for name in numbers]
+    if any(ends):
+        frame["the record expects"] = [between(pair) if pair else "" for pair in ends]
+    return frame.to_string() if numbers else ""
+
+
 def is_split(values: Sequence[float]) -> bool:
     """Returns whether values lie in two groups: one gap is wider than half of all they span.
 
@@ -51,94 +75,113 @@ def is_split(values: Sequence[float]) -> bool:
     return bool(gaps.max() > (ordered[-1] - ordered[0]) / 2)
 
 
-def deciding(claim: Claim) -> str:
-    """Returns what decided a claim: where the next seed falls or, if that misleads, all ten values.
+# ---- what is found
 
-    It misleads where the values lie in two groups, and where it crosses the bar though none of them
-    does.
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim, in how many seeds of the record it holds, and in how many of this run.
+
+    recorded is None for a claim that is newer than the record. effects: the number that decides, of
+    each seed of the record, or of this run if there is none.
     """
-    values = sorted(record.effects(claim))
-    low, high = record.next_seed(values)
-    some_cross = values[0] < claim.bar < values[-1]
-    if is_split(values) or (low < claim.bar < high and not some_cross):
-        return "ten values: " + " ".join(f"{value:.2g}" for value in values)
-    return between((low, high))
+
+    claim: Claim
+    recorded: Verdict | None
+    here: Verdict
+    effects: Sequence[float]
+
+    @property
+    def kind(self) -> str:
+        """HOLDS, FAILS or DIFFER, on record if it is there."""
+        return (self.recorded or self.here).kind
+
+    @property
+    def verdict(self) -> str:
+        """Returns "holds, 8 of 10 seeds"."""
+        if self.recorded:
+            return str(self.recorded)
+        return f"{self.here} (in this run; not on record yet)"
+
+    @property
+    def as_published(self) -> bool:
+        """Whether this run does not deny what the record says."""
+        known = self.recorded
+        return known is None or not known.decided or self.here.kind == known.kind
+
+    @property
+    def sentence(self) -> str:
+        """Returns in words what the record says of the claim, and what this run says."""
+        here = f"in this run it {self.here.in_words}"
+        if self.recorded is None:
+            return f"Not on record yet: {here}"
+        on_record = f"On record this {self.recorded.in_words}"
+        if not self.recorded.decided:
+            return f"{on_record}; {here}"
+        return f"{on_record}, {'and this run agrees' if self.as_published else f'but {here}'}"
+
+    @property
+    def deciding(self) -> str:
+        """Returns what decided: where the next seed falls or, if that misleads, all ten values.
+
+        It misleads where the values lie in two groups, and where it crosses the bar though none of
+        them does.
+        """
+        values = sorted(self.effects)
+        if self.recorded is None:
+            return between((values[0], values[-1]))
+        low, high = record.next_seed(values)
+        bar = self.claim.bar
+        some_cross = values[0] < bar < values[-1]
+        if is_split(values) or (low < bar < high and not some_cross):
+            return "ten values: " + " ".join(f"{value:.2g}" for value in values)
+        return between((low, high))
 
 
-def beside(known: Verdict, here: Verdict) -> str:
-    """Returns in words what the record says of a claim, and what this run says."""
-    on_record = f"On record this {known.in_words}"
-    if not known.decided:
-        return f"{on_record}; in this run it {here.in_words}"
-    if here.kind == known.kind:
-        return f"{on_record}, and this run agrees"
-    return f"{on_record}, but in this run it {here.in_words}"
-
-
-def judged(claim: Claim, runs: Sequence[Numbers]) -> dict:
-    """Returns a finding: what is said, what the record says of it, and what this run says."""
-    known, here = record.verdict(claim), claim.over(runs)
-    finding = {
-        "id": claim.id,
-        "claim": claim.text,
-        "source": claim.source,
-        "rule": claim.rule,
-        "revised": claim.revised,
-        "here": str(here),
-        "on record": known is not None,
-    }
-    if known:
-        return finding | {
-            "verdict": str(known),
-            "kind": known.kind,
-            "effect": deciding(claim),
-            "as published": not known.decided or here.kind == known.kind,
-            "held": known.held,
-            "said": beside(known, here),
-        }
-    effects = [claim.effect(numbers) for numbers in runs]
-    return finding | {
-        "verdict": f"{here} (in this run; not on record yet)",
-        "kind": here.kind,
-        "effect": between((min(effects), max(effects))),
-        "as published": True,
-        "said": f"Not on record yet: in this run it {here.in_words}",
-    }
+def finding(claim: Claim, runs: Sequence[Numbers]) -> Finding:
+    """Holds a claim against the record and against the runs of a reader."""
+    recorded = record.verdict(claim)
+    measured = record.runs(claim.experiment) if recorded else runs
+    effects = [claim.effect(numbers) for numbers in measured]
+    return Finding(claim, recorded, claim.over(runs), effects)
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """The findings of a run, and in words where it came out otherwise than the record."""
+    """The findings of a run, and whether each of its numbers lies where the record expects it."""
 
-    findings: list[dict]
-    differs: str
+    findings: Sequence[Finding]
+    inside: Sequence[bool]
 
     @property
-    def as_published(self) -> bool:
-        """Returns whether no claim came out otherwise than the record has it."""
-        return all(finding["as published"] for finding in self.findings)
+    def turned(self) -> list[Finding]:
+        """The findings that came out otherwise than the record has them."""
+        return [finding for finding in self.findings if not finding.as_published]
+
+    @property
+    def differs(self) -> str:
+        """Returns in words where the run came out otherwise; empty where it did not.
+
+        One number in twenty is expected to lie outside, so nothing is said of one or two, nor of a
+        small share.
+        """
+        parts = []
+        if self.turned:
+            ids = [finding.claim.id for finding in self.turned]
+            parts.append(f"{' and '.join(ids)} came out otherwise")
+        outside, of = self.inside.count(False), len(self.inside)
+        if outside > FEW and outside > MOST_OUTSIDE * of:
+            parts.append(f"{outside} of {of} numbers lie outside the range where it has them")
+        return f"This run differs from the record: {', and '.join(parts)}." if parts else ""
 
 
 def judge(claims: Iterable[Claim], experiment: str, runs: Sequence[Numbers]) -> Judgement:
     """Compares the runs of an experiment with the record."""
-    found = [judged(claim, runs) for claim in claims]
-    return Judgement(found, differs(found, record.inside(experiment, runs)))
+    findings = [finding(claim, runs) for claim in claims]
+    return Judgement(findings, record.inside(experiment, runs))
 
 
-def differs(found: Iterable[Mapping], inside: Sequence[bool]) -> str:
-    """Returns in words where a run came out otherwise than the record; empty where it did not.
-
-    inside has for each of its numbers whether it lies in its interval. One in twenty is expected
-    not to, so nothing is said of one or two, nor of a small share.
-    """
-    said = []
-    turned = [finding["id"] for finding in found if not finding["as published"]]
-    if turned:
-        said.append(f"{' and '.join(turned)} came out otherwise")
-    outside = inside.count(False)
-    if outside > FEW and outside > MOST_OUTSIDE * len(inside):
-        said.append(f"{outside} of {len(inside)} numbers lie outside the range where it has them")
-    return f"This run differs from the record: {', and '.join(said)}." if said else ""
+# ---- what is printed
 
 
 def wrapped(text: str, indent: str = INDENT) -> str:
@@ -153,49 +196,125 @@ def wrapped(text: str, indent: str = INDENT) -> str:
     )
 
 
-def print_verdicts(judgement: Judgement, *, rules: bool) -> None:
+def print_numbers(experiment: str, runs: Sequence[Numbers], *, everything: bool) -> None:
+    """Prints the means over the runs, one a line; the end of a long list only if asked for."""
+    whose = "this run" if len(runs) == 1 else f"mean of {len(runs)} runs"
+    lines = beside_record(mean_of(runs), experiment, whose).splitlines()
+    if not everything and len(lines) > 1 + MOST_ROWS:
+        more = len(lines) - 1 - MOST_ROWS
+        lines = [*lines[: 1 + MOST_ROWS], f"... {more} more lines with --numbers"]
+    if lines:
+        print("", *lines, "", sep="\n")
+
+
+def print_judgement(judgement: Judgement, *, rules: bool) -> None:
     """Prints a sentence for each finding, with its rule if asked for, and where the run differs."""
     for finding in judgement.findings:
-        said = f'{MARKS[finding["kind"]]} {finding["said"]}: "{finding["claim"]}"'
-        print(wrapped(said, indent=""))
+        claim = finding.claim
+        print(wrapped(f'{MARKS[finding.kind]} {finding.sentence}: "{claim.text}"', indent=""))
         if rules:
-            print(wrapped(f"{finding['id']}: a run counts as true if {finding['rule']}."))
-            print(wrapped(f"The number that decides: {finding['effect']}."))
+            print(wrapped(f"{claim.id}: a run counts as true if {claim.rule}."))
+            print(wrapped(f"The number that decides: {finding.deciding}."))
     if judgement.differs:
         print(wrapped(judgement.differs, indent=""))
 
 
+# ---- what is kept
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a run of an experiment leaves behind.
+
+    otherwise has the options with which it trained otherwise than the record did: ["--quick"].
+    """
+
+    experiment: str
+    otherwise: Sequence[str] = ()
+    answer: str = ""
+    runs: Sequence[Numbers] = ()
+
+    @property
+    def table(self) -> str:
+        """Its numbers, beside what the record expects."""
+        return beside_record(mean_of(self.runs), self.experiment)
+
+    def judged(self) -> Judgement:
+        """Holds it against the record once more.
+
+        Raises OSError if the claims ask for numbers that an older version did not measure.
+        """
+        claims = importlib.import_module(self.experiment).main.claims
+        try:
+            return judge(claims, self.experiment, self.runs)
+        except KeyError:
+            raise unreadable(f"{self.experiment}.json") from None
+
+
+def unreadable(file: Path | str) -> OSError:
+    """Returns the error for a file that cannot be used."""
+    way_out = "remove it, and run its script again"
+    return OSError(errno.EINVAL, f"is damaged, or of another version: {way_out}", str(file))
+
+
 def file_of(experiment: str, output_dir: Path) -> Path:
-    """Returns where the findings of an experiment lie."""
+    """Returns where an experiment keeps what it measured."""
     return output_dir / paths.PROCESSED / "findings" / f"{experiment}.json"
 
 
-def save(output_dir: Path, content: Mapping) -> None:
-    """Keeps what an experiment measured, in place of what it measured before.
-
-    content has the parts that `load` returns, and "differs": where the run differs from the record.
-    Its "otherwise" has the options with which the run was not made like the record: ["--quick"].
-    """
-    with paths.whole_file(file_of(content["experiment"], output_dir)) as unfinished:
-        unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
+def keep(kept: Kept, output_dir: Path) -> None:
+    """Writes it in place of what the experiment measured before."""
+    with paths.whole_file(file_of(kept.experiment, output_dir)) as unfinished:
+        unfinished.write_text(json.dumps(asdict(kept), indent=1), encoding="utf-8")
 
 
-def load(file: Path) -> dict:
-    """Returns what an experiment saved.
+def load(file: Path) -> Kept:
+    """Returns what an experiment kept.
 
     Raises OSError, which names the file, if it is damaged or an older version of the code wrote it.
     """
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        return {part: content[part] for part in PARTS}
+        return Kept(**{part.name: content[part.name] for part in fields(Kept)})
     except (ValueError, KeyError):
-        way_out = "remove it, and run its script again"
-        said = f"is damaged, or of another version: {way_out}"
-        raise OSError(errno.EINVAL, said, str(file)) from None
+        raise unreadable(file) from None
 
 
-def gather(output_dir: Path) -> list[dict]:
-    """Returns what every experiment saved."""
-    folder = output_dir / paths.PROCESSED / "findings"
-    # What is being written has a name that begins with a dot.
-    return [load(file) for file in sorted(folder.glob("[!.]*.json"))]
+def gather(output_dir: Path) -> list[Kept]:
+    """Returns what the experiments of the course kept, in their order."""
+    kept = []
+    for module in scripts():
+        file = file_of(module, output_dir)
+        if file.is_file():
+            kept.append(load(file))
+    return kept
+
+
+# ---- the door
+
+
+def made_otherwise(options: argparse.Namespace) -> list[str]:
+    """Returns the options with which a run trains otherwise than the record did: ["--quick"]."""
+    given = [name for name in OTHERWISE if getattr(options, name)]
+    return [f"--{name.replace('_', '-')}" for name in given]
+
+
+def tell(
+    experiment: str,
+    claims: Sequence[Claim] | None,
+    runs: Sequence[Numbers],
+    answer: str,
+    options: argparse.Namespace,
+) -> bool:
+    """Prints and keeps what a run measured; returns whether its pictures may say the finding.
+
+    They may if no claim came out otherwise than on record. claims is None if these options ask for
+    something that the claims are not about: then nothing is judged, and nothing is kept.
+    """
+    print_numbers(experiment, runs, everything=options.numbers)
+    if claims is None:
+        return False
+    judgement = judge(claims, experiment, runs)
+    print_judgement(judgement, rules=options.numbers)
+    keep(Kept(experiment, made_otherwise(options), answer, runs), options.output_dir)
+    return not judgement.turned

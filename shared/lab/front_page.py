@@ -29,16 +29,20 @@ MOST_SHARES = 10  # where the axis of even shares ends
 class DotPicture:
     """What was found, what is counted, in which experiment, and for each line what it shows.
 
-    The last line is the surprise. most is where the axis ends; written says how a value is written.
+    The last line is the surprise. story is where a page tells of it. most is where the axis ends;
+    written says how a value is written. trial says what to do in a view of the live page.
     """
 
     title: str
     unit: str
     experiment: str
+    story: str
     lines: Mapping[str, Callable[[Numbers], float]]
     most: float = 1
     dot: str = "a dot: one of ten runs"
     written: str = "{:z.0%}"  # z: never -0%
+    view: str = ""
+    trial: str = ""
 
 
 SMALL_PICTURES = {
@@ -46,6 +50,7 @@ SMALL_PICTURES = {
         "What is written first is kept best",
         "how much more often letters are right\nat the end that is written first",
         "phase1_single_head.before.bottleneck",
+        "data/surprises.md#what-was-read-first-is-not-what-gets-lost",
         {
             "written forwards": itemgetter("forwards, right letters, lead"),
             "written backwards": itemgetter("backwards, right letters, lead"),
@@ -55,16 +60,20 @@ SMALL_PICTURES = {
         "A smaller start cannot replace √d_k",
         "right answers after 300 steps, d_k = 64",
         "phase1_single_head.parts.scaling",
+        "data/surprises.md#a-small-start-does-not-replace-a-division-by-d_k",
         {
             "divided by √d_k": itemgetter("divided, best rate"),
             "not divided": itemgetter("not divided, best rate"),
             "not divided, smaller start": itemgetter("smaller W_q, best rate"),
         },
+        view="divisor=1",
+        trial="pull the division out of a trained model",
     ),
     "long_path": DotPicture(
         "An LSTM can keep the first word best",
         "what the first of 512 words gets\n(1: an even share)",
         "phase1_single_head.reading.long_path",
+        "data/surprises.md#an-older-kind-of-network-can-hold-on-to-the-first-word-better-than-attention",
         {
             "LSTM, usual gates": itemgetter("LSTM, bias 1, even shares of the first of 512"),
             "attention": itemgetter("attention, even shares of the first of 512"),
@@ -77,15 +86,19 @@ SMALL_PICTURES = {
         "A head can look and still not matter",
         "how far one head moves the guess\nfrom one verb to the other",
         "phase3_visualization.circuits.pattern_used",
+        "README.md#a-head-can-look-at-the-right-word-and-still-not-matter",
         {
             "the head that matters most": itemgetter("restored, most of all heads"),
             "a head that looks there, too": itemgetter("restored, least of the heads that look"),
         },
+        view="words=often+every+kite+fell+in+the+red+dark+ponds&hide=3&query=3&head=1.2",
+        trial="two heads look at the kite; cut head 1.2, then head 1.0",
     ),
     "coreference": DotPicture(
         "For “it” a head mostly follows a habit",
         "pairs of sentences with “it”, of 40",
         "phase3_visualization.pretrained.coreference",
+        "README.md#the-head-that-finds-what-it-means-mostly-follows-a-habit",
         {
             "right in both": itemgetter("both right"),
             "wrong in both": itemgetter("both wrong"),
@@ -99,6 +112,7 @@ SMALL_PICTURES = {
         "“Spare” heads are not idle",
         "lost by removing heads one at a time,\nas a share of removing all",
         "phase4_causal.induction.induction",
+        "data/surprises.md#spare-heads-may-not-be-spare",
         {
             "how far the right answer leads": lambda n: (
                 n["margin lost, each alone"] / n["margin lost, all together"]
@@ -112,6 +126,7 @@ SMALL_PICTURES = {
         "Small models of text look nothing up",
         "weight on what came next the last time",
         "phase4_causal.own_text.four_questions",
+        "data/surprises.md#on-a-real-text-small-models-do-not-learn-to-look-things-up",
         {
             "best head, made-up sequences": itemgetter("weight on what came next, toy"),
             "best head, a real text": itemgetter("weight on what came next, text"),
@@ -125,13 +140,13 @@ def draw_dots(small: DotPicture) -> tuple[Figure, str]:
     runs = record.runs(small.experiment)
     fig, ax = plt.subplots(figsize=SIZE, layout="constrained")
     fig.suptitle(small.title, fontsize=TYPE + 1, weight="bold", x=0.03, ha="left")
-    said = []
+    ranges = []
     for row, (label, number) in enumerate(small.lines.items()):
         color = RED if row == len(small.lines) - 1 else BLUE
         values = [number(numbers) for numbers in runs]
         low, high = min(values), max(values)
         text = findings.between((low, high), small.written.format, "–").replace("%–", "–")
-        said.append(f"{label} {text}")
+        ranges.append(f"{label} {text}")
         ax.hlines(row, 0, small.most, color="#d5dade", linewidth=1, zorder=0)
         height = [row] * len(values)
         ax.scatter(values, height, s=64, color=color, alpha=0.45, linewidth=0, clip_on=False)
@@ -145,7 +160,7 @@ def draw_dots(small: DotPicture) -> tuple[Figure, str]:
     ax.spines.left.set_visible(False)
     ax.set_xlabel(small.unit, fontsize=TYPE, color=QUIET)
     fig.supxlabel(small.dot, fontsize=TYPE - 2, color=QUIET)
-    return fig, f"{small.title}. {small.unit}: {', '.join(said)}"
+    return fig, f"{small.title}. {small.unit}: {', '.join(ranges)}"
 
 
 def draw_small_pictures(output_dir: Path) -> None:

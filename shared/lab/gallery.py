@@ -4,14 +4,13 @@
 
 What a run makes is not in git, so that a run leaves no trace. visualizations/gallery/ is, and only
 this command writes it: exactly the pictures that a README links to. Some it draws itself, from the
-record: those of the front door (seven.py), and two for which a run has too few seeds. The SVG files
-of the gallery are drawn by hand, and the film of the live page is recorded by hand, so this command
-leaves them alone (.github/CONTRIBUTING.md).
+record: those of the front door (front_page.py), and two for which a run has too few seeds. The SVG
+files of the gallery are drawn by hand, and the film of the live page is recorded by hand, so this
+command leaves them alone (.github/CONTRIBUTING.md).
 """
 
 import argparse
 import importlib
-import re
 import shutil
 from pathlib import Path
 
@@ -21,15 +20,6 @@ from shared.lab import front_page, pages, record
 
 MORE_SEEDS = ("phase2_multi_head.heads.how_many_heads",)
 FILM = "phase3/live_page.gif"  # recorded by hand
-SHOWN = re.compile(r"visualizations/gallery/([\w/]+\.(?:png|gif|svg))")
-
-
-def linked_pictures() -> list[str]:
-    """Returns the pictures that a README shows, as paths below the gallery."""
-    names = set()
-    for page in pages.pages():
-        names.update(SHOWN.findall(page.read_text(encoding="utf-8")))
-    return sorted(names)
 
 
 def is_made_by_hand(name: str) -> bool:
@@ -50,7 +40,7 @@ def fill_gallery(output_dir: Path) -> int:
 
     Raises ValueError, before anything is changed, if the run did not draw one of them.
     """
-    names = [name for name in linked_pictures() if not is_made_by_hand(name)]
+    names = [name for name in pages.linked_pictures() if not is_made_by_hand(name)]
     drawn = {}
     for name in names:
         folder = paths.ANIMATIONS if name.endswith(".gif") else paths.PLOTS

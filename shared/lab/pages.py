@@ -9,7 +9,7 @@ link must agree with that row. A number of runs is a link to a claim in data/cla
     [9 of 10](../data/claims.md#patching-lookers)                  the runs in which the rule holds
 
 What is said in words alone ("nearly all", "it does not") is the author's to judge; that its link
-leads to a row is checked.
+leads to a row is checked. No other file of the laboratory reads the pages.
 """
 
 import re
@@ -21,7 +21,7 @@ from pathlib import Path
 from shared import paths
 from shared.claims import all_claims
 from shared.lab import record
-from shared.lab.plan import PLANS
+from shared.lab.plan import scripts
 
 LINK = re.compile(
     r"\[(?P<said>[^][]+)\]\((?:[./]*data/)?(?P<page>claims|numbers)\.md#(?P<anchor>[^\s)]+)\)"
@@ -41,6 +41,7 @@ SHARES = {"a tenth": 0.1, "a fifth": 0.2, "a quarter": 0.25, "a third": 1 / 3, "
 A_WORD = "|".join(WORDS)
 OUT_OF = re.compile(rf"\b({A_WORD}|\d+)(?: times)? (?:in|of|out of) (?:the )?({A_WORD}|\d+)\b")
 A_SHARE = re.compile(rf"\b({'|'.join(SHARES)})\b")
+SHOWN = re.compile(r"visualizations/gallery/([\w/]+\.(?:png|gif|svg))")
 ROUNDING = 1e-6  # a bound that is a round number but for rounding stays what it is
 
 
@@ -59,6 +60,14 @@ def pages() -> list[Path]:
     for name in ("notes.md", "surprises.md", "teaching.md"):
         by_hand.append(paths.ROOT / "data" / name)
     return [*by_hand, *sorted(paths.ROOT.glob("phase*/**/README.md"))]
+
+
+def linked_pictures() -> list[str]:
+    """Returns the pictures that a README shows, as paths below the gallery."""
+    names = set()
+    for page in pages():
+        names.update(SHOWN.findall(page.read_text(encoding="utf-8")))
+    return sorted(names)
 
 
 def quotes(text: str) -> list[Quote]:
@@ -108,10 +117,7 @@ def linked_experiments() -> set[str]:
         for quote in quotes(page.read_text(encoding="utf-8")):
             if quote.page == "numbers":
                 quoted.add(quote.anchor.partition(":")[0])
-    linked = set()
-    for plan in PLANS.values():
-        linked.update(module for module in plan.all if short_name(module) in quoted)
-    return linked
+    return {module for module in scripts() if short_name(module) in quoted}
 
 
 # ---- what is wrong with a quote

@@ -144,6 +144,14 @@ PLANS = {
 }
 
 
+def scripts() -> list[str]:
+    """Returns every script of the course, in the order of the lessons."""
+    modules = []
+    for plan in PLANS.values():
+        modules += plan.all
+    return modules
+
+
 def can_run(module: str) -> bool:
     """Returns whether the package that a script needs is installed."""
     return module not in NEEDS or find_spec(NEEDS[module]) is not None

@@ -111,27 +111,18 @@ def interval(experiment: str, name: str) -> tuple[float, float] | None:
     return next_seed([numbers[name] for numbers in measured])
 
 
-def compared(experiment: str, numbers: Numbers) -> list[tuple[str, float, float, float]]:
-    """Returns name, value, and both ends of the interval, of each number that can be compared.
-
-    The value is rounded as recorded. Numbers that the record lacks, or that are the same for all
-    its seeds, are left out.
-    """
-    found = []
-    for name, value in numbers.items():
-        ends = interval(experiment, name)
-        if ends and ends[0] < ends[1]:
-            found.append((name, float(written_short(value)), *ends))
-    return found
-
-
 def inside(experiment: str, measured: Iterable[Numbers]) -> list[bool]:
-    """Returns whether each number that can be compared, of other runs, lies in its interval."""
-    found = []
+    """Returns whether each number of other runs, rounded as recorded, lies in its interval.
+
+    Numbers that the record lacks, or that are the same for all its seeds, are not compared.
+    """
+    answers = []
     for numbers in measured:
-        for _, value, low, high in compared(experiment, numbers):
-            found.append(low <= value <= high)
-    return found
+        for name, value in numbers.items():
+            ends = interval(experiment, name)
+            if ends and ends[0] < ends[1]:
+                answers.append(ends[0] <= float(written_short(value)) <= ends[1])
+    return answers
 
 
 def verdict(claim: Claim) -> Verdict | None:
@@ -150,14 +141,9 @@ def known(claim: Claim) -> Verdict:
 
     Raises ValueError if the claim was never tried.
     """
-    found = verdict(claim)
-    if found:
-        return found
+    recorded = verdict(claim)
+    if recorded:
+        return recorded
     if claim.explored is None:
         raise ValueError(f"{claim.id}: run it on seeds 0 to 9, and say explored=... in the claim")
     return Verdict(claim.explored, 10)
-
-
-def effects(claim: Claim) -> list[float]:
-    """Returns the number that decides a claim, of each seed of the record."""
-    return [claim.effect(numbers) for numbers in runs(claim.experiment)]

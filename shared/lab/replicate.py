@@ -28,7 +28,7 @@ from shared import cli, paths
 from shared.claims import Claim, Numbers, all_claims
 from shared.lab import findings, pages, record, runner
 from shared.lab.findings import MOST_OUTSIDE
-from shared.lab.plan import PLANS, can_run, path_of
+from shared.lab.plan import can_run, path_of, scripts
 
 REPLICATIONS = paths.ROOT / paths.PROCESSED / "replications"
 MOST_TURNED = 0.1  # of decided verdicts: where more turn, something is broken
@@ -126,7 +126,7 @@ def kept_numbers(pieces: Iterable[Piece]) -> Measured:
     """Returns what was measured."""
     measured = {}
     for piece in pieces:
-        (numbers,) = findings.load(piece.file)["runs"]
+        (numbers,) = findings.load(piece.file).runs
         measured.setdefault(piece.experiment, {})[piece.seed] = numbers
     return measured
 
@@ -146,52 +146,48 @@ def with_rows(rows: pd.DataFrame, measured: Measured) -> pd.DataFrame:
     return pd.concat([others, pd.DataFrame(new)]) if len(others) else pd.DataFrame(new)
 
 
-def compare_with_record(claims: Iterable[Claim], measured: Measured) -> bool:
+def compare_with_record(claims: Sequence[Claim], measured: Measured) -> bool:
     """Says how runs fall beside the record; returns whether they look like it."""
-    inside = []
+    inside, decided, turned = [], 0, []
     for experiment, by_seed in measured.items():
-        inside += record.inside(experiment, by_seed.values())
-    compared, turned = 0, []
-    for claim in claims:
-        known = record.verdict(claim)
-        if known is None or not known.decided:
-            continue
-        for seed, numbers in measured.get(claim.experiment, {}).items():
-            compared += 1
-            this_run = claim.over([numbers])
-            if this_run.kind != known.kind:
-                turned.append(f"seed {seed}: {claim.id}: {this_run}; in the record: {known}")
+        own_claims = [claim for claim in claims if claim.experiment == experiment]
+        for seed, numbers in by_seed.items():
+            judgement = findings.judge(own_claims, experiment, [numbers])
+            inside += judgement.inside
+            for finding in judgement.findings:
+                decided += finding.recorded is not None and finding.recorded.decided
+            for finding in judgement.turned:
+                turned.append(f"seed {seed}: {finding.claim.id}: {finding.sentence}")
     outside = inside.count(False)
     print(f"{len(inside)} numbers could be compared: {outside} lie outside their interval", end="")
     print(f", {outside / len(inside):.1%} (5 % are expected)" if inside else "")
-    print(f"{compared} decided verdicts could be compared: {len(turned)} turned")
-    for said in turned:
-        print(said)
-    return outside <= MOST_OUTSIDE * len(inside) and len(turned) <= MOST_TURNED * compared
+    print(f"{decided} decided verdicts could be compared: {len(turned)} turned")
+    for line in turned:
+        print(line)
+    return outside <= MOST_OUTSIDE * len(inside) and len(turned) <= MOST_TURNED * decided
 
 
-def chosen(scripts: Iterable[str], claims: Iterable[Claim]) -> list[str]:
+def chosen(named: Iterable[str], claims: Iterable[Claim]) -> list[str]:
     """Returns the experiments to run: those named, or all that decide claims or that pages quote.
 
     Says what cannot run here. Raises ValueError for what is no script of the course.
     """
-    wanted = {path_of(claim.experiment) for claim in claims}
-    wanted |= {path_of(experiment) for experiment in pages.linked_experiments()}
-    if scripts:
-        wanted = {paths.shown(Path(script).resolve()) for script in scripts}
-    in_course, able = set(), []
-    for plan in PLANS.values():
-        for module in plan.all:
-            in_course.add(path_of(module))
-            if path_of(module) not in wanted:
-                continue
-            if can_run(module):
-                able.append(module)
-            else:
-                print(f"not installed, so left out: {module}")
-    unknown = ", ".join(sorted(wanted - in_course))
-    if unknown:
-        raise ValueError(f"nothing is recorded of {unknown}: name scripts as data/claims.md does")
+    course = scripts()
+    wanted = {claim.experiment for claim in claims} | pages.linked_experiments()
+    if named:
+        by_path = {path_of(module): module for module in course}
+        files = {paths.shown(Path(name).resolve()) for name in named}
+        unknown = ", ".join(sorted(files - set(by_path)))
+        if unknown:
+            way_out = "name scripts as data/claims.md does"
+            raise ValueError(f"nothing is recorded of {unknown}: {way_out}")
+        wanted = {by_path[file] for file in files}
+    able = []
+    for module in course:
+        if module in wanted and can_run(module):
+            able.append(module)
+        elif module in wanted:
+            print(f"not installed, so left out: {module}")
     return able
 
 
@@ -217,8 +213,8 @@ def replicate(options: argparse.Namespace, claims: list[Claim]) -> None:
 def check_last_run(options: argparse.Namespace, claims: list[Claim]) -> None:
     """Compares the last run of the course with the record; leaves with 1 if it is too different."""
     last = {}
-    for saved in findings.gather(options.output_dir):
-        last[saved["experiment"]] = dict(enumerate(saved["runs"]))
+    for kept in findings.gather(options.output_dir):
+        last[kept.experiment] = dict(enumerate(kept.runs))
     if not compare_with_record(claims, last):
         sys.exit(1)
 

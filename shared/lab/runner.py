@@ -23,13 +23,12 @@ import contextlib
 import importlib
 import importlib.util
 import io
-import json
 import multiprocessing
 import pkgutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from multiprocessing.pool import Pool
 from pathlib import Path
@@ -39,10 +38,11 @@ import matplotlib
 from tqdm import tqdm
 
 from shared import cli, paths
-from shared.lab.findings import INDENT, wrapped
+from shared.lab import findings
+from shared.lab.findings import INDENT, Finding, wrapped
 from shared.lab.plan import PLANS, SECTIONS, Plan, can_run, path_of, question_of
 from shared.lab.record import SEEDS
-from shared.lab.report import write_pages
+from shared.lab.report import write_report
 from shared.paths import PHASES
 from shared.training.objectives import corpus
 
@@ -102,25 +102,25 @@ def train_shared(loader: str, argv: list[str]) -> Result:
 
 def verdicts_of(result: Result) -> list[str]:
     """Returns how a script's claims stand on record, how newer ones came out, what differs here."""
-    said = []
+    sentences = []
     for path in result.written:
         if path.parent.name != "findings":
             continue
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        on_record = [finding for finding in kept["findings"] if finding["on record"]]
+        judgement = findings.load(path).judged()
+        on_record = [found for found in judgement.findings if found.recorded]
         if on_record:
-            said.append(held_of(on_record))
-        for finding in kept["findings"]:
-            if not finding["on record"]:
-                said.append(f"A claim is new. {finding['said']}.")
-        if kept["differs"]:
-            said.append(kept["differs"])
-    return said
+            sentences.append(held_of(on_record))
+        for found in judgement.findings:
+            if not found.recorded:
+                sentences.append(f"A claim is new. {found.sentence}.")
+        if judgement.differs:
+            sentences.append(judgement.differs)
+    return sentences
 
 
-def held_of(findings: Sequence[Mapping]) -> str:
+def held_of(on_record: Sequence[Finding]) -> str:
     """Returns "On record its claims hold in 10, 3 and 10 of 10 seeds."."""
-    *others, last = [str(finding["held"]) for finding in findings]
+    *others, last = [str(found.recorded.held) for found in on_record]
     held = f"{', '.join(others)} and {last}" if others else last
     claims = "claims hold" if others else "claim holds"
     return f"On record its {claims} in {held} of {len(SEEDS)} seeds."
@@ -130,9 +130,9 @@ def story(name: str, result: Result) -> str:
     """Returns what a script asks, what it answers, how its claims stand, and its pictures."""
     _, _, below_the_phase = name.partition(".")
     lines = ["", f"{below_the_phase.replace('.', '/')}: {question_of(name)}"]
-    for said in (result.answer, *verdicts_of(result)):
-        if said:
-            lines.append(wrapped(said))
+    for sentence in (result.answer, *verdicts_of(result)):
+        if sentence:
+            lines.append(wrapped(sentence))
     for path in result.written:
         if path.suffix in PICTURES:
             lines.append(f"{INDENT}{paths.shown(path)}")
@@ -274,7 +274,7 @@ def main(argv: list[str] | None = None) -> str | None:
     run_phases([word] if word in PHASES else list(PHASES), scripts_take, options, word)
     seconds = time.perf_counter() - started
     print(f"\n---- {word if word in PHASES else 'All four phases'} ran in {seconds:.0f} s\n")
-    page = write_pages(options.output_dir)
+    page = write_report(options.output_dir)
     log = paths.shown(options.output_dir / LOG)
     print(f"All numbers and claims, as the scripts said them: {log}")
     print(f"What this run found, with pictures, to see in a browser: {paths.shown(page)}")

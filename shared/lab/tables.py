@@ -19,7 +19,7 @@ from statistics import fmean
 from shared import cli, paths
 from shared.claims import DIFFER, FAILS, HOLDS, Claim, all_claims
 from shared.lab import findings, pages, record
-from shared.lab.plan import PLANS, SECTIONS, path_of, question_of
+from shared.lab.plan import SECTIONS, path_of, question_of, scripts
 
 CLAIMS_PAGE = paths.ROOT / "data" / "claims.md"
 NUMBERS_PAGE = paths.ROOT / "data" / "numbers.md"
@@ -133,11 +133,13 @@ def bar_of(claim: Claim) -> str:
     return f"{side} {findings.number(claim.bar)}"
 
 
-def finding(claim: Claim) -> str:
-    """Returns a finding: a line with its verdict and its point, and the rest folded."""
+def entry(claim: Claim) -> str:
+    """Returns a finding as the page has it: a line with its verdict and its point, and the rest folded."""
     path = path_of(claim.experiment)
     point = cell(escape(claim.point, quote=False))
-    decides = findings.deciding(claim) if record.verdict(claim) else "not on record yet"
+    decides = "not on record yet"
+    if record.verdict(claim):
+        decides = findings.finding(claim, record.runs(claim.experiment)).deciding
     revised = f" *After a look at seeds 0 to 9: {claim.revised}.*" if claim.revised else ""
     return FINDING.format(
         id=claim.id,
@@ -157,10 +159,8 @@ def finding(claim: Claim) -> str:
 
 def in_reading_order(claims: Iterable[Claim]) -> list[Claim]:
     """Returns claims in the order in which the course runs what measures them."""
-    scripts = []
-    for plan in PLANS.values():
-        scripts += plan.all
-    return sorted(claims, key=lambda claim: scripts.index(claim.experiment))
+    order = scripts()
+    return sorted(claims, key=lambda claim: order.index(claim.experiment))
 
 
 def counts_of(claims: Sequence[Claim]) -> str:
@@ -213,7 +213,7 @@ def claims_page(claims: Sequence[Claim]) -> str:
         text += f"\n## {SECTIONS[phase]}\n"
         for claim in claims:
             if claim.experiment.startswith(folder):
-                text += finding(claim)
+                text += entry(claim)
     tried = [claim for claim in on_record if claim.explored is not None]
     if tried:
         text += out_of_sample(tried)

@@ -16,14 +16,13 @@ from phase4_causal.long_texts.flash_attention import flash_attention
 from phase4_causal.long_texts.local_attention import local_attention
 from phase4_causal.serving.paged_cache import PagedCache
 from phase4_causal.writing.sampling import Sampling
-from shared import cli, paths
+from shared import paths
 from shared.attention_utils import (
     causal_mask,
     local_mask,
     padding_mask,
     strided_mask,
 )
-from shared.lab import findings
 from shared.tests.helpers import near
 
 X = torch.ones(3, 2)
@@ -77,17 +76,6 @@ def test_scores_far_below_0_lose_no_digits():
     for score in (-40.0, -59.0, -200.0):
         found = flash_attention(torch.ones(2, 4), torch.full((3, 4), score / 2), value)
         near(found, value.mean().expand(2, 1))
-
-
-@pytest.mark.parametrize("text", ["", "[{", '{"experiment": "a"}'])
-def test_a_damaged_finding_is_one_line_that_names_it(text, tmp_path, capsys):
-    path = findings.file_of("a", tmp_path)
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
-    with pytest.raises(SystemExit, match="2"):
-        cli.run(lambda: findings.gather(tmp_path))
-    said = capsys.readouterr().err
-    assert said.startswith(f"{path}: is damaged") and said.count("\n") == 1
 
 
 def test_a_file_that_is_interrupted_stays_as_it_was(tmp_path):

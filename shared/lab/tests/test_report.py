@@ -1,35 +1,53 @@
-"""The pages: what stands where, that nothing is lost and every link arrives, and the page in a real
-browser.
-"""
+"""The report: nothing is lost, every link arrives, and everybody can read it in a browser."""
 
 import re
 from html.parser import HTMLParser
-from pathlib import Path
+from statistics import median
 
 import matplotlib.pyplot as plt
 import pytest
 
-from shared import cli, paths
-from shared.claims import DIFFER, FAILS, HOLDS, all_claims
-from shared.experiment import made_otherwise
+from phase1_single_head.parts import scaling
+from phase4_causal.masking import causality
+from shared import paths
+from shared.claims import Claim, all_claims
 from shared.lab import findings, record
-from shared.lab import report as write_pages
 from shared.lab.front_page import SMALL_PICTURES
-from shared.lab.lessons import rendered, sources
-from shared.paths import place
+from shared.lab.report import write_report
 from shared.tests.helpers import axe_violations
 from shared.visualization_utils import save_figure
 
+SCALING, CAUSALITY = "phase1_single_head.parts.scaling", "phase4_causal.masking.causality"
+
+
+def claim(name, text, experiment, at_least, effect, revised=""):
+    worlds = {"oracle": {"*": 1}, "null": {"*": 0}}
+    words = {"source": "test", "rule": "rule", "revised": revised, "experiment": experiment}
+    return Claim(id=name, text=text, effect=effect, at_least=at_least, **words, **worlds)
+
+
+def dry_on_record(numbers):
+    """1 in the record, and 0.5 in the run that is made here."""
+    return numbers.get("wetness", 1.0)
+
+
+def cold_on_record(numbers):
+    return numbers.get("wetness", 0.0)
+
+
+CHANGING = next(iter(record.runs(CAUSALITY)[0]))
+MIDDLE = median(numbers[CHANGING] for numbers in record.runs(CAUSALITY))
 MADE = {
-    "phase1_single_head.parts.scaling": [
-        ("C901", "<b>water</b> is wet <script>alert(1)</script>", HOLDS),
-        ("C902", "A mask hides the future. In two layers of 0.5 heads.", FAILS),
+    SCALING: [
+        claim("C901", "<b>water</b> <script>alert(1)</script>", SCALING, 0.7, dry_on_record),
+        claim("C902", "A mask hides. In 0.5 heads.", SCALING, 0.3, cold_on_record),
     ],
-    "phase4_causal.masking.causality": [
-        ("C903", "Mask and future meet", DIFFER),
-        ("no-phase-4", "fire is hot", FAILS),
+    CAUSALITY: [
+        claim("C903", "They meet", CAUSALITY, MIDDLE, lambda n: n[CHANGING], "it rained"),
+        claim("no-phase-4", "fire is hot", CAUSALITY, 0.3, cold_on_record),
     ],
 }
+TURNED = 3  # all but C903, where the seeds of the record differ
 DRAWN = (
     "phase1/scaling.png",
     "phase3/attention_flow.png",
@@ -37,23 +55,6 @@ DRAWN = (
     "summary_all_phases.png",
 )
 IN_ORDER = ["C901", "C902", "C903", "no-phase-4"]
-
-
-def saved(name, claim, kind):
-    """A finding as it is saved."""
-    return {
-        "id": name,
-        "claim": claim,
-        "kind": kind,
-        "verdict": f"{kind}, 3 of 10",
-        "source": "test",
-        "rule": "rule",
-        "effect": "0.5 to 0.7",
-        "here": "holds, 1 of 1 seeds",
-        "as published": False,
-        "on record": True,
-        "revised": "it rained" if kind == DIFFER else "",
-    }
 
 
 def measured(experiment):
@@ -69,164 +70,105 @@ def measured(experiment):
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    """A report page of a few findings and pictures, beside the lessons and an explorer."""
+def made_up():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scaling.main, "claims", MADE[SCALING])
+        patch.setattr(causality.main, "claims", MADE[CAUSALITY])
+        yield
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory, made_up):
+    """The report of a few findings and pictures, beside a live page."""
     folder = tmp_path_factory.mktemp("report")
-    for experiment, made in MADE.items():
-        content = {
-            "experiment": experiment,
-            "otherwise": [],
-            "findings": [saved(*finding) for finding in made],
-            "runs": [measured(experiment)],
-            "table": "wetness  0.5  <on record>",
-            "answer": "It is <wet>",
-        }
-        findings.save(folder, content)
+    for experiment in MADE:
+        kept = findings.Kept(experiment, [], "It is <wet>", [measured(experiment)])
+        findings.keep(kept, folder)
     for name in DRAWN:
         caption = f'A "caption" <i> of {name}'
         save_figure(plt.figure(figsize=(9, 5)), folder / paths.PLOTS / name, caption=caption)
-    (folder / paths.EXPLORER).write_bytes(b"<!doctype html><title>explorer</title>")
-    return write_pages.write_pages(folder)
+    (folder / paths.EXPLORER).write_bytes(b"<!doctype html><title>live page</title>")
+    return write_report(folder)
 
 
-class Read(HTMLParser):
-    """What a page says and where it leads: the words of its <main>, links, anchors."""
-
-    def __init__(self, html):
-        super().__init__()
-        self.text, self.links, self.ids, self.inside = [], [], set(), False
-        self.feed(html)
-
-    def handle_starttag(self, tag, attributes):
-        said = dict(attributes)
-        self.inside = self.inside or tag == "main"
-        self.ids.add(said.get("id"))
-        self.links += [said[name] for name in ("href", "src") if said.get(name)]
-        if tag == "img":
-            self.handle_data(said["alt"])
-
-    def handle_endtag(self, tag):
-        self.inside = self.inside and tag not in ("main", "script")
-
-    def handle_data(self, data):
-        if self.inside:
-            self.text.append(data)
-
-
-def read(path):
-    return Read(path.read_text(encoding="utf-8"))
+def section(report, begin, end):
+    page = report.read_text(encoding="utf-8")
+    return page[page.index(begin) : page.index(end)]
 
 
 def test_report_escapes_and_leaves_nothing_out(report):
     page = report.read_text(encoding="utf-8")
-    for said in (
-        "&lt;b&gt;water&lt;/b&gt; is wet",
+    on_record = [claim for claim in all_claims() if record.verdict(claim)]
+    for part in (
+        "&lt;b&gt;water&lt;/b&gt;",
         "It is &lt;wet&gt;",
-        "0.5  &lt;on record&gt;",
         "after a look at seeds 0 to 9: it rained",
         '/phase1_single_head/parts/scaling.py">parts/scaling.py</a>',
-        "<strong>What was read first is not what gets lost.</strong> Before attention",
-        'href="lessons/data/surprises.html#what-was-read-first-is-not-what-gets-lost">Read on</a>',
+        'README.md#a-head-can-look-at-the-right-word-and-still-not-matter">How we found it',
+        f"You see {len(IN_ORDER)} of the {len(on_record)} findings here",
+        '<strong>A mask hides.</strong> <span class="quiet">In 0.5 heads.</span>',
     ):
-        assert said in page, said
+        assert part in page, part
     for name in DRAWN:
         assert page.count(f'<img src="plots/{name}') == 1, name
-    assert page.count(">Read on</a>") == len(SMALL_PICTURES), "the seven, each with its picture"
+    assert page.count("seven/") == len(SMALL_PICTURES), "the seven, each with its picture"
     assert "<b>water" not in page and "<script>alert" not in page
-    for each in (r'<details id="([^"]+)"', r'<a href="#([^"]+)" title="[^"]+: '):
+    for each in (r'<details id="([^"]+)" class', r'<a href="#([^"]+)" title="[^"]+: '):
         assert re.findall(each, page) == IN_ORDER
-    (scaling,) = re.findall(r"<article(?:(?!</article>).)*C901.*?</article>", page, re.DOTALL)
-    assert "plots/phase1/scaling.png" in scaling and "What does dividing by √d_k do" in scaling
+    (article,) = re.findall(r"<article(?:(?!</article>).)*C901.*?</article>", page, re.DOTALL)
+    assert "plots/phase1/scaling.png" in article and "What does dividing by √d_k do" in article
 
 
-def run_section(report):
-    page = report.read_text(encoding="utf-8")
-    return page[page.index('<h2 id="run">') : page.index('<h2 id="surprises">')]
-
-
-def test_the_page_says_how_many_numbers_lie_in_their_ranges(report):
-    compared = []
+def test_the_page_says_how_far_a_run_agrees_with_the_record(report):
+    inside = []
     for experiment in MADE:
-        compared += record.inside(experiment, [measured(experiment)])
-    count = len(compared)
-    assert f"{count - 10} of {count} numbers of your run lie in their ranges" in run_section(report)
-    differing = report.read_text(encoding="utf-8").count("In your run: holds, 1 of 1 seeds.")
-    assert differing == len(IN_ORDER), "all of these came out otherwise than on record"
+        inside += record.inside(experiment, [measured(experiment)])
+    words = f"{len(inside) - 10} of {len(inside)} numbers of your run lie in their ranges"
+    assert words in section(report, '<h2 id="run">', '<h2 id="surprises">')
+    assert report.read_text(encoding="utf-8").count("<em>In your run: ") == TURNED
 
 
-def test_a_test_drive_is_told_and_not_compared(tmp_path):
+def test_a_test_drive_is_told_and_not_compared(tmp_path, made_up):
     for options in (["--quick"], []):
         for experiment, otherwise in zip(MADE, (["--heads"], options), strict=True):
-            content = {
-                "experiment": experiment,
-                "otherwise": otherwise,
-                "findings": [saved(*finding) for finding in MADE[experiment]],
-                "runs": [measured(experiment)],
-                "table": "",
-                "answer": "",
-            }
-            findings.save(tmp_path, content)
-        page = write_pages.write_report(tmp_path)
-        section = run_section(page)
-        assert f"{1 + bool(options)} of 2 experiments were run with <code>--heads</code>" in section
-        assert ("<code>--quick</code>" in section) == bool(options)
-        assert ("lie in their ranges" in section) == (not options)
-        differing = page.read_text(encoding="utf-8").count("In your run: ")
-        assert differing == (0 if options else 2), "those that were made like the record"
+            findings.keep(
+                findings.Kept(experiment, otherwise, "", [measured(experiment)]), tmp_path
+            )
+        page = write_report(tmp_path)
+        words = section(page, '<h2 id="run">', '<h2 id="surprises">')
+        assert f"{1 + bool(options)} of 2 experiments were run with <code>--heads</code>" in words
+        assert ("<code>--quick</code>" in words) == bool(options)
+        assert ("lie in their ranges" in words) == (not options)
+        differing = page.read_text(encoding="utf-8").count("<em>In your run: ")
+        assert differing == (0 if options else 1), "those that were made like the record"
 
 
-def test_an_experiment_keeps_how_it_was_made_otherwise_than_the_record():
-    for given, kept in [
-        ([], []),
-        (["--seed", "7", "--numbers"], []),
-        (["--quick"], ["--quick"]),
-        (["--d-model", "32", "--quick"], ["--quick", "--d-model"]),
-    ]:
-        assert made_otherwise(cli.parse(cli.parser(""), given)) == kept
+class Read(HTMLParser):
+    """Where a page leads, and its anchors."""
 
+    def __init__(self, html):
+        super().__init__()
+        self.links, self.ids = [], set()
+        self.feed(html)
 
-def test_the_page_says_how_many_of_the_findings_on_record_it_has(report):
-    page = report.read_text(encoding="utf-8")
-    on_record = [claim for claim in all_claims() if record.verdict(claim)]
-    assert f"You see {len(IN_ORDER)} of the {len(on_record)} findings here" in page
-    assert "<strong>A mask hides the future.</strong>" in page
-    assert '<span class="quiet">In two layers of 0.5 heads.</span>' in page
-
-
-def test_every_link_and_anchor_of_every_page_arrives(report):
-    pages = sorted(report.parent.rglob("*.html"))
-    assert len(pages) == len(sources()) + 2
-    for page in pages:
-        for link in read(page).links:
-            file, _, anchor = link.partition("#")
-            target = page.parent / file if file else page
-            assert target.suffix != ".md" or link.startswith("https:"), f"{page}: {link} is no page"
-            if link.startswith(("https:", "data:")) or target.name == paths.EXPLORER.name:
-                continue
-            assert target.exists(), f"{page}: {link}"
-            if anchor:
-                assert anchor in read(target).ids, f"{page}: {link}"
-
-
-LINKS = """
-# A `<a href="code.md">`
-[b](parts/README.md#scores) [c](self_attention.py) [d](#e) [f](https://g.example/h.md)
-![i](../visualizations/gallery/j.png) <img src="../visualizations/gallery/k.svg" alt="l">
-"""
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        self.ids.add(values.get("id"))
+        self.links += [values[name] for name in ("href", "src") if values.get(name)]
 
 
 @pytest.mark.parametrize("code_url", ["", "https://code.example"])
-def test_a_link_leads_to_a_page_or_to_a_file_of_the_repository(monkeypatch, code_url):
+def test_every_link_arrives(report, made_up, monkeypatch, code_url):
     monkeypatch.setenv("CODE_URL", code_url)
-    source = Path("phase1_single_head", "README.md")
-    assert Read(rendered(LINKS, source, place(source), paths.ROOT)).links == [
-        "parts/index.html#scores",
-        f"{code_url or '../../..'}/phase1_single_head/self_attention.py",
-        "#e",
-        "https://g.example/h.md",
-        "../../gallery/j.png",
-        "../../gallery/k.svg",
-    ]
+    page = Read(write_report(report.parent.parent).read_text(encoding="utf-8"))
+    for link in page.links:
+        file, _, anchor = link.partition("#")
+        if code_url and file.startswith(code_url):
+            file = str(paths.ROOT) + file.removeprefix(code_url)
+        elif file.startswith(("https:", "data:")) or file == paths.EXPLORER.name:
+            continue
+        assert (report.parent / file).exists(), link
+        assert file or not anchor or anchor in page.ids, link
 
 
 # ---- in the browser
@@ -241,33 +183,24 @@ PICTURES = """async () => {
         return [{ width, height }, { width: one.naturalWidth, height: one.naturalHeight }];
     }));
 }"""
-OPEN_NINE = (
-    "[...document.querySelectorAll('details')].slice(0, 9).forEach((one) => one.open = true)"
-)
-PAGES = (paths.PAGE, place(Path("phase1_single_head", "README.md")), place(Path("README.md")))
+OPEN_ALL = "document.querySelectorAll('details').forEach((one) => one.open = true)"
 
 
-@pytest.mark.parametrize("name", PAGES, ids=Path.as_posix)
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
-def test_everybody_can_read_every_page(report, browser, name, scheme, width):
+def test_everybody_can_read_the_page(report, browser, scheme, width):
     page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 800})
-    page.goto((report.parent.parent / name).as_uri())
-    if name == paths.PAGE:
-        assert page.locator("pre:visible, dl:visible").count() == 0, "numbers are a click away"
-        pictures = page.evaluate(PICTURES)
-        assert len(pictures) == len(DRAWN)
-        for shown, in_file in pictures:
-            assert shown["width"] >= min(480, width - 40), "letters can be read"
-            proportions = shown["width"] / shown["height"]
-            expected = in_file["width"] / in_file["height"]
-            assert proportions == pytest.approx(expected, rel=0.01), "whole"
-        for image in page.locator(".cards img").all():
-            assert image.bounding_box()["width"] >= 300
-    page.evaluate(OPEN_NINE)
+    page.goto(report.as_uri())
+    assert page.locator("pre:visible, dl:visible").count() == 0, "numbers are a click away"
+    pictures = page.evaluate(PICTURES)
+    assert len(pictures) == len(DRAWN)
+    for shown, in_file in pictures:
+        assert shown["width"] >= min(480, width - 40), "letters can be read"
+        proportions = shown["width"] / shown["height"]
+        expected = in_file["width"] / in_file["height"]
+        assert proportions == pytest.approx(expected, rel=0.01), "whole"
+    for image in page.locator(".cards img").all():
+        assert image.bounding_box()["width"] >= 300
+    page.evaluate(OPEN_ALL)
     assert axe_violations(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    for link in page.locator(".menu a").all():
-        box = link.bounding_box()
-        assert box["x"] >= 0 and box["x"] + box["width"] <= width, "the menu is whole"
-        assert box["y"] < 60, "in two lines"
     page.close()

@@ -2,9 +2,9 @@
 the gallery.
 """
 
-import json
 import math
 import re
+import sys
 import types
 from contextlib import nullcontext
 from fnmatch import fnmatchcase
@@ -16,11 +16,10 @@ import pytest
 import torch
 from PIL import Image
 
-from shared import claims, experiment, paths
+from shared import claims, cli, paths
 from shared.claims import DIFFER, FAILS, HOLDS, Claim, Verdict
 from shared.experiment import Experiment, Picture
 from shared.lab import findings, gallery, pages, record, replicate, runner, tables
-from shared.lab.plan import Plan
 from shared.tests.helpers import near
 from shared.visualization_utils import in_few_colors
 
@@ -49,11 +48,6 @@ def made(name="C001", **changes):
 def wet(*values):
     """Runs of several seeds."""
     return [{"wetness": value} for value in values]
-
-
-def saved(runs):
-    """What an experiment without claims saves."""
-    return dict.fromkeys(findings.PARTS, "") | {"experiment": WATER, "findings": [], "runs": runs}
 
 
 def rows(values, **more):
@@ -195,7 +189,7 @@ def test_an_interval_holds_all_values_that_it_is_made_of():
 def test_ten_values_stand_where_an_interval_would_mislead(recorded, values, at_least, said):
     """It would where they lie in two groups, and where it crosses a bar that none of them does."""
     recorded(rows(values))
-    assert findings.deciding(made(at_least=at_least)) == said
+    assert findings.finding(made(at_least=at_least), wet(0.6)).deciding == said
 
 
 def test_a_record_is_written_and_read(tmp_path):
@@ -226,35 +220,29 @@ def test_the_record_on_disk_has_every_claim_and_what_pages_quote():
     assert wanted <= set(record.read()["experiment"])
 
 
-def test_a_run_stands_beside_the_record(recorded):
-    recorded(rows(TEN))
-    found = findings.judged(made(), wet(0.4))
-    assert [found["verdict"], found["kind"]] == ["holds, 10 of 10 seeds", HOLDS]
-    assert [found["here"], found["effect"]] == ["does not hold", "0.546 to 0.834"]
-    assert not found["as published"]
-    assert findings.judged(made(), wet(0.6))["as published"]
-    both_are_possible = findings.judged(made(at_least=0.7), wet(0.4))
-    assert both_are_possible["as published"]
-    newer = findings.judged(made(experiment="b", explored=7), wet(0.4, 0.5))
-    assert newer["effect"] == "0.4 to 0.5"
-    assert newer["verdict"] == "holds, 1 of 2 seeds (in this run; not on record yet)"
-
-
 @pytest.mark.parametrize(
-    ("rule", "here", "said"),
+    ("rule", "here", "sentence", "agrees"),
     [
-        ({}, [0.6], "On record this holds in 10 of 10 seeds, and this run agrees"),
-        ({}, [0.4], "On record this holds in 10 of 10 seeds, but in this run it does not hold"),
-        ({}, [0.4, 0.6], "10 of 10 seeds, but in this run it holds in 1 of 2 seeds"),
-        ({"at_least": 0.7}, [0.4], "holds in 5 of 10 seeds; in this run it does not hold"),
-        ({"at_least": 0.9}, [0.4], "holds in none of 10 seeds, and this run agrees"),
-        ({"at_least": 0.9}, [0.95], "holds in none of 10 seeds, but in this run it holds"),
-        ({"experiment": "b"}, [0.6], "Not on record yet: in this run it holds"),
+        ({}, [0.6], "On record this holds in 10 of 10 seeds, and this run agrees", True),
+        ({}, [0.4], "holds in 10 of 10 seeds, but in this run it does not hold", False),
+        ({}, [0.4, 0.6], "10 of 10 seeds, but in this run it holds in 1 of 2 seeds", False),
+        ({"at_least": 0.7}, [0.4], "holds in 5 of 10 seeds; in this run it does not hold", True),
+        ({"at_least": 0.9}, [0.4], "holds in none of 10 seeds, and this run agrees", True),
+        ({"at_least": 0.9}, [0.95], "none of 10 seeds, but in this run it holds", False),
+        ({"experiment": "b"}, [0.6], "Not on record yet: in this run it holds", True),
     ],
 )
-def test_a_verdict_reads_as_a_sentence_about_the_record_and_this_run(recorded, rule, here, said):
+def test_a_finding_reads_as_a_sentence_about_record_and_run(recorded, rule, here, sentence, agrees):
     recorded(rows(TEN))
-    assert findings.judged(made(**rule), wet(*here))["said"].endswith(said)
+    finding = findings.finding(made(**rule), wet(*here))
+    assert finding.sentence.endswith(sentence) and finding.as_published == agrees
+
+
+def test_a_finding_that_is_newer_than_the_record_stands_for_this_run_alone(recorded):
+    recorded(rows(TEN))
+    newer = findings.finding(made(experiment="b", explored=7), wet(0.4, 0.5))
+    assert newer.deciding == "0.4 to 0.5" and newer.kind == DIFFER
+    assert newer.verdict == "holds, 1 of 2 seeds (in this run; not on record yet)"
 
 
 # ---- numbers in texts
@@ -363,11 +351,14 @@ def run(monkeypatch, tmp_path, capsys):
     made_up.file = paths.ROOT / "phase1_single_head" / "wetness.py"
     made_up.doc = "Is water wet?\n\nIt is made up."
 
+    module = types.ModuleType(WATER)
+    module.main = made_up
+    monkeypatch.setitem(sys.modules, WATER, module)
+
     def run(*argv, runs=()):
         monkeypatch.setattr(record, "runs", lambda experiment: runs)
         answer = made_up(["--output-dir", str(tmp_path), *argv])
-        kept = findings.file_of(WATER, tmp_path)
-        return answer, capsys.readouterr().out, json.loads(kept.read_text(encoding="utf-8"))
+        return answer, capsys.readouterr().out, findings.load(findings.file_of(WATER, tmp_path))
 
     run.experiment, run.drawn = made_up, tmp_path / paths.PLOTS / "phase1"
     run.kept = findings.file_of(WATER, tmp_path)
@@ -380,17 +371,17 @@ def caption_of(path):
 
 def test_what_an_experiment_prints_draws_and_keeps(run, tmp_path):
     answer, printed, kept = run("--wish", "rain", runs=wet(*TEN))
-    assert answer == kept["answer"] == "wet: 0.60, word 0"
+    assert answer == kept.answer == "wet: 0.60, word 0"
     assert caption_of(run.drawn / "wetness.png") == "0.6 of all is wet Is water wet? word 0"
     assert printed.startswith("Is water wet?\n")
     verdict = '+ On record this holds in 10 of 10 seeds, and this run agrees: "water is wet"'
     assert verdict in printed
-    assert kept["table"] in printed and re.search("wetness +0.6 +0.546 to 0.834", printed)
+    assert kept.table in printed and re.search("wetness +0.6 +0.546 to 0.834", printed)
     with Image.open(tmp_path / paths.ANIMATIONS / "phase1" / "wetness.gif") as image:
         assert image.n_frames == 2 and run.experiment.pictures == {"wetness.png", "wetness.gif"}
-    assert kept["runs"][0]["wetness"] == 0.6 and kept["findings"][0]["kind"] == HOLDS
+    assert kept.runs[0]["wetness"] == 0.6 and kept.judged().findings[0].kind == HOLDS
     _, printed, _ = run("--numbers", runs=wet(*TEN))
-    assert kept["table"] in printed and "C001: a run counts as true if 0.5 or more." in printed
+    assert kept.table in printed and "C001: a run counts as true if 0.5 or more." in printed
     assert "The number that decides: 0.546 to 0.834." in printed
 
 
@@ -416,7 +407,8 @@ def test_pictures_with_names_of_their_own_have_their_own_finding(run):
 def test_several_seeds_are_told_by_their_mean_and_quick_ones_train_fewer_steps(run):
     answer, printed, kept = run("--seeds", "4", "--no-pictures", "--quick")
     assert answer == "wet: 0.75, word 0" and "0.75" in printed and not run.drawn.exists()
-    assert [numbers["steps"] for numbers in kept["runs"]] == [30] * 4
+    assert [numbers["steps"] for numbers in kept.runs] == [30] * 4
+    assert kept.otherwise == ["--quick"], "so it is not compared with the record"
 
 
 def test_a_title_is_said_only_where_all_claims_come_out_as_on_record(run):
@@ -425,7 +417,7 @@ def test_a_title_is_said_only_where_all_claims_come_out_as_on_record(run):
     run.experiment.claims = [made(), made("C002", at_least=0.65)]
     _, _, kept = run(runs=wet(*[0.7] * 10))
     assert caption_of(run.drawn / "wetness.png") == "Is water wet? word 0"
-    assert [finding["as published"] for finding in kept["findings"]] == [True, False]
+    assert [finding.as_published for finding in kept.judged().findings] == [True, False]
 
 
 def test_of_what_the_claims_are_not_about_nothing_is_judged_or_kept(run):
@@ -435,33 +427,13 @@ def test_of_what_the_claims_are_not_about_nothing_is_judged_or_kept(run):
     assert caption_of(run.drawn / "wetness.png") == "Is water wet? word 0"
 
 
-def test_a_long_table_is_cut_and_says_so():
-    numbers = {f"number {n}": n for n in range(16)}
-    assert len(experiment.table(numbers, WATER).splitlines()) == 17, "with the heading"
-    printed = experiment.table(numbers | {"a": 1, "b": 2}, WATER).splitlines()
-    assert len(printed) == 18 and printed[-1] == "... 2 more lines with --numbers"
-    assert experiment.table({}, WATER) == ""
-
-
-ROWS = {f"{row}, {column}": 0.5 for row in ("wet", "dry") for column in range(1, 5)}
-
-
-@pytest.mark.parametrize(
-    ("more", "less", "matrices"),
-    [
-        ({}, [], 1),
-        ({"cold, 1": 0.5, "alone": 0.5}, [], 1),  # another row, another column: they stand in lines
-        ({f"wet, {column}": 0.5 for column in "ab"}, [], 0),  # two places would be empty
-        ({}, ["wet, 4", "dry, 4"], 0),  # too few
-    ],
-)
-def test_only_numbers_that_fill_rows_and_columns_are_printed_as_a_matrix(more, less, matrices):
-    numbers = {name: value for name, value in (ROWS | more).items() if name not in less}
-    found = experiment.matrices(numbers)
-    assert len(found) == matrices and all(frame.notna().all(axis=None) for frame in found)
-    lines = len(experiment.table(numbers, WATER).splitlines())
-    in_lines = len(numbers) - sum(frame.size for frame in found)
-    assert lines == (3 + 1 if matrices else 0) + (in_lines + 1 if in_lines else 0) - (not in_lines)
+def test_a_long_table_is_cut_and_says_so(capsys):
+    numbers = {f"number {n}": n for n in range(18)}
+    for everything, lines in ((True, 19), (False, 18)):
+        findings.print_numbers(WATER, [numbers], everything=everything)
+        printed = capsys.readouterr().out.strip().splitlines()
+        assert len(printed) == lines and ("more lines with" in printed[-1]) != everything
+    assert printed[-1] == "... 2 more lines with --numbers"
 
 
 def test_a_number_is_written_as_a_reader_wants_it():
@@ -478,35 +450,57 @@ DIFFERS = (
 )
 
 
+def story_of(kept):
+    """What the runner tells of a script that has kept this."""
+    return " ".join(runner.story(WATER, runner.Result(0, "", "wet: 0.2", (kept,))).split())
+
+
 def test_a_run_that_differs_from_the_record_says_so_alone_and_in_the_story(run):
     """TEN expects 0.546 to 0.834: 0.2 denies the claim and lies outside, in each of three seeds."""
     run.experiment.measure = lambda run: measure(run) | {"wetness": 0.2}
     _, printed, _ = run("--seeds", "3", runs=wet(*TEN))
     assert "mean of 3 runs" in printed
-    said = f'but in this run it holds in none of 3 seeds: "water is wet" {DIFFERS}'
-    assert said in " ".join(printed.split())
-    told = runner.story("shared.lab.plan", runner.Result(0, "", "wet: 0.20", (run.kept,)))
-    assert " ".join(told.split()).endswith(f"wet: 0.20 {RECORD} {DIFFERS}")
+    sentence = f'but in this run it holds in none of 3 seeds: "water is wet" {DIFFERS}'
+    assert sentence in " ".join(printed.split())
+    assert story_of(run.kept).endswith(f"wet: 0.2 {RECORD} {DIFFERS}")
 
 
 def test_of_one_or_two_numbers_outside_the_record_nothing_is_said():
-    assert findings.differs([], [False] * 2) == ""
-    assert findings.differs([], [False] * 3 + [True] * 20) == ""
-    said = findings.differs([], [False] * 3 + [True] * 5)
-    assert said.endswith("3 of 8 numbers lie outside the range where it has them.")
+    for outside, of, words in ((2, 2, ""), (3, 23, ""), (3, 8, "3 of 8 numbers lie outside")):
+        inside = [False] * outside + [True] * (of - outside)
+        assert words in findings.Judgement([], inside).differs
+        assert bool(words) == bool(findings.Judgement([], inside).differs)
 
 
 def test_a_run_like_the_record_and_a_claim_that_is_not_on_record(run):
     newer = "A claim is new. Not on record yet: in this run it holds."
-    for runs, said in ((wet(*TEN), RECORD), ((), newer)):
+    for runs, sentence in ((wet(*TEN), RECORD), ((), newer)):
         run(runs=runs)
-        told = runner.story("shared.lab.plan", runner.Result(0, "", "wet: 0.60", (run.kept,)))
-        assert told.endswith(f"wet: 0.60\n    {said}")
+        assert story_of(run.kept).endswith(f"wet: 0.2 {sentence}")
 
 
-def test_the_story_says_in_how_many_seeds_each_claim_holds():
-    held = [{"held": number} for number in (10, 3, 0)]
-    assert runner.held_of(held) == "On record its claims hold in 10, 3 and 0 of 10 seeds."
+def test_the_story_says_in_how_many_seeds_each_claim_holds(recorded):
+    recorded(rows(TEN))
+    bars = [findings.finding(made(at_least=bar), wet(0.6)) for bar in (0.5, 0.75, 0.9)]
+    assert runner.held_of(bars) == "On record its claims hold in 10, 2 and 0 of 10 seeds."
+
+
+@pytest.mark.parametrize("text", ["", "[{", '{"experiment": "a"}'])
+def test_what_is_damaged_is_one_line_that_names_it(run, text, tmp_path, capsys, monkeypatch):
+    run()
+    run.kept.write_text(text, encoding="utf-8")
+    monkeypatch.setattr(findings, "scripts", lambda: [WATER])
+    with pytest.raises(SystemExit, match="2"):
+        cli.run(lambda: findings.gather(tmp_path))
+    line = capsys.readouterr().err
+    assert line.startswith(f"{run.kept}: is damaged") and line.count("\n") == 1
+
+
+def test_what_an_older_version_measured_is_not_judged(run, tmp_path):
+    run(runs=wet(*TEN))
+    findings.keep(findings.Kept(WATER, runs=[{"moisture": 1.0}]), tmp_path)
+    with pytest.raises(OSError, match="of another version"):
+        findings.load(run.kept).judged()
 
 
 def test_the_numbers_may_choose_the_answer(run):
@@ -535,7 +529,7 @@ def small_course(tmp_path, monkeypatch):
         calls.append(seed)
         if seed in broken:
             return runner.Result(1, "it broke")
-        findings.save(folder, saved(wet(seed / 1000)))
+        findings.keep(findings.Kept(WATER, runs=wet(seed / 1000)), folder)
         return runner.Result(0, "")
 
     pool = types.SimpleNamespace(imap_unordered=map)
@@ -543,7 +537,7 @@ def small_course(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "run_script", run_script)
     monkeypatch.setattr(runner, "processes", lambda: nullcontext(pool))
     monkeypatch.setattr(replicate, "REPLICATIONS", tmp_path)
-    monkeypatch.setattr(replicate, "PLANS", {"phase1": Plan(train=(), scripts=(WATER,))})
+    monkeypatch.setattr(replicate, "scripts", lambda: [WATER])
     monkeypatch.setattr(pages, "linked_experiments", lambda: {WATER})
     return calls, broken
 
@@ -614,8 +608,7 @@ def test_a_part_of_the_ten_seeds_is_compared_and_not_recorded(
 def test_what_lacks_a_package_is_left_out_and_said_so(monkeypatch, capsys):
     monkeypatch.setattr(pages, "linked_experiments", lambda: {WATER})
     lacking, quiet = "a.lacking", "a.quiet"
-    plan = Plan(train=(), scripts=(lacking, WATER, quiet))
-    monkeypatch.setattr(replicate, "PLANS", {"phase1": plan})
+    monkeypatch.setattr(replicate, "scripts", lambda: [lacking, WATER, quiet])
     monkeypatch.setattr(replicate, "can_run", lambda module: module != lacking)
     assert replicate.chosen([], [made(experiment=lacking)]) == [WATER]
     assert capsys.readouterr().out == f"not installed, so left out: {lacking}\n"
@@ -651,7 +644,8 @@ def test_a_comparison_counts_what_it_compared(recorded, capsys):
     runs = {WATER: {0: {"wetness": 0.7, "constant": 3.0}, 1: differing}, "fire": {0: {}}}
     assert not replicate.compare_with_record([made(), made("C2", at_least=0.7)], runs)
     printed = capsys.readouterr().out
-    assert "seed 1: C001: does not hold; in the record: holds, 10 of 10 seeds\n" in printed
+    sentence = "On record this holds in 10 of 10 seeds, but in this run it does not hold"
+    assert f"seed 1: C001: {sentence}\n" in printed
     assert "2 numbers could be compared: 1 lie outside their interval, 50.0%" in printed
     assert "2 decided verdicts could be compared: 1 turned" in printed
     assert replicate.compare_with_record([made()], {})
@@ -683,10 +677,12 @@ def test_a_run_looks_like_the_record_with_15_of_100_numbers_outside_and_a_tenth_
     assert replicate.compare_with_record([claim], {WATER: measured}) == looks_like_it
 
 
-def test_the_last_run_is_checked(recorded, tmp_path):
+def test_the_last_run_is_checked(recorded, tmp_path, monkeypatch):
     recorded(rows(TEN))
+    monkeypatch.setattr(replicate, "all_claims", lambda: [made()])
+    monkeypatch.setattr(findings, "scripts", lambda: [WATER])
     for value in (0.7, 9.0):
-        findings.save(tmp_path, saved(wet(value)))
+        findings.keep(findings.Kept(WATER, runs=wet(value)), tmp_path)
         with nullcontext() if value == 0.7 else pytest.raises(SystemExit, match="1"):
             replicate.main(["--check", "--output-dir", str(tmp_path)])
 
@@ -726,13 +722,13 @@ def test_the_table_says_what_became_of_the_rules(recorded):
 
 def test_ten_draws_of_data_are_not_called_ten_models(recorded):
     recorded(rows(TEN))
-    assert "<b>10 of 10 draws</b>" in tables.finding(made(draws=True))
-    assert "<b>10 of 10 runs</b>" in tables.finding(made())
+    assert "<b>10 of 10 draws</b>" in tables.entry(made(draws=True))
+    assert "<b>10 of 10 runs</b>" in tables.entry(made())
 
 
 def test_a_finding_says_its_point_first_and_unfolds_the_rest(recorded):
     recorded(rows(TEN))
-    said = tables.finding(made(text="Rain < snow. Tried in small puddles, in May", at_least=0.5))
+    said = tables.entry(made(text="Rain < snow. Tried in small puddles, in May", at_least=0.5))
     summary, _, folded = said.partition("</summary>")
     assert summary.endswith("</a><b>10 of 10 runs</b> · Rain &lt; snow.")
     assert "Tried in small puddles, in May" in folded
@@ -743,7 +739,7 @@ def test_the_gallery_on_disk_is_what_the_readmes_show():
     folder = paths.ROOT / paths.GALLERY
     files = [path for path in folder.rglob("*") if path.is_file()]
     there = sorted(path.relative_to(folder).as_posix() for path in files)
-    assert there == gallery.linked_pictures()
+    assert there == pages.linked_pictures()
     small = [folder / gallery.FILM, *folder.rglob("*.png")]
     assert max(path.stat().st_size for path in small) <= 200_000
 
@@ -751,7 +747,7 @@ def test_the_gallery_on_disk_is_what_the_readmes_show():
 def test_publishing_leaves_alone_what_is_made_by_hand(tmp_path, monkeypatch):
     by_hand = {gallery.FILM, "phase1/machine.svg"}
     monkeypatch.setattr(paths, "ROOT", tmp_path)
-    monkeypatch.setattr(gallery, "linked_pictures", lambda: ["phase4/new.gif", *by_hand])
+    monkeypatch.setattr(pages, "linked_pictures", lambda: ["phase4/new.gif", *by_hand])
     folder = tmp_path / paths.GALLERY
     for name in (*by_hand, "phase4/old.gif"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
