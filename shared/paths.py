@@ -26,7 +26,6 @@ GALLERY = Path("visualizations", "gallery")
 HOME = Path("visualizations")  # of all pages
 PAGE = HOME / "index.html"
 EXPLORER = HOME / "explorer.html"
-LESSONS = HOME / "lessons"
 PROCESSED = Path("data", "processed")
 
 written: list[Path] = []  # by this process, so that whoever ran a script can say what it made
@@ -74,16 +73,6 @@ def whole_file(path: Path) -> Iterator[Path]:
             written.append(path)
         finally:
             unfinished.unlink(missing_ok=True)
-
-
-def place(source: Path) -> Path:
-    """Returns where the page of a Markdown file lies.
-
-    phase1_single_head/README.md -> visualizations/lessons/phase1_single_head/index.html
-    """
-    name = "index" if source.stem == "README" else source.stem
-    folder = str(source.parent).lstrip(".")  # what is hidden would not be published
-    return LESSONS / folder / f"{name}.html"
 
 
 def shown(path: Path) -> str:

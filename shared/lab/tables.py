@@ -134,7 +134,7 @@ def bar_of(claim: Claim) -> str:
 
 
 def entry(claim: Claim) -> str:
-    """Returns a finding as the page has it: a line with its verdict and its point, and the rest folded."""
+    """Returns a finding as the page has it: verdict and point in a line, and the rest folded."""
     path = path_of(claim.experiment)
     point = cell(escape(claim.point, quote=False))
     decides = "not on record yet"

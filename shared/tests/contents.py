@@ -47,15 +47,6 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group("live page" if live else "pages"))
 
 
-def pytest_terminal_summary(terminalreporter):
-    """The budget, below what every run of the tests prints."""
-    if terminalreporter.config.getoption("numprocesses", None):
-        from shared.tests import budget
-
-        title = "Tokens of Python, lines of pages, files; and how dense the code is"
-        terminalreporter.write_line(f"\n{title}:\n{budget.table()}")
-
-
 @pytest.fixture(scope="session")
 def browser():
     """One headless Chromium for all tests of pages; without one they are skipped, and say so."""
