@@ -1,47 +1,39 @@
-"""Every script as a reader runs it: briefly trained, with bad input, from elsewhere, twice."""
+"""Scripts as a reader runs them, two of each phase: briefly trained, with bad input, elsewhere.
 
-import functools
+ALL_SCRIPTS=1 in the environment runs every script, which takes a minute: for whoever has changed
+how pictures are drawn. What a real run leaves behind is asked in last_run.py.
+"""
+
 import importlib
 import inspect
-import itertools
+import os
 import re
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from phase1_single_head import visualize as visualize1
 from phase1_single_head.parts import queries_and_keys
 from phase2_multi_head import visualize as visualize2
+from phase2_multi_head.heads import output_projection
 from phase3_visualization import attention_3d, attention_flow
 from phase4_causal import summary
 from phase4_causal import visualize as visualize4
+from phase4_causal.masking import conventions
 from shared import paths, toy_language
-from shared.claims import all_claims
-from shared.lab import findings
-from shared.lab import report as write_pages
-from shared.lab.plan import PLANS
 from shared.lab.report import promised
 from shared.tests.helpers import smallest, watched_texts
+from shared.tests.last_run import check_picture, pictures_in, scripts_that_run
 from shared.toy_language import TOY_SENTENCE
 
 LONG = "today some strange kites beside the dark big barn lay on a red soft box"  # 15 words
 # With 15 words their text is small in a README.
 WIDE = (visualize2, attention_flow, attention_3d, visualize4)
-
-# Two runs of half of the scripts each, so that two processes can share them.
-HALVES = {"run-1": ("phase1", "phase2"), "run-2": ("phase3", "phase4")}
-
-
-def scripts_of(half):
-    """The modules that ./run_all.sh runs."""
-    names = []
-    for phase in HALVES[half]:
-        names += PLANS[phase].scripts + PLANS[phase].alone
-    return [importlib.import_module(name) for name in names]
+SCRIPTS = [queries_and_keys, visualize1, output_projection, conventions, *WIDE]
+if "ALL_SCRIPTS" in os.environ:
+    SCRIPTS = [importlib.import_module(name) for name in scripts_that_run()]
 
 
 def options_of(script, folder):
@@ -52,76 +44,32 @@ def options_of(script, folder):
     return options
 
 
-def in_half(half, *more):
-    """Parameters of a test that uses a run: the half, and more, in the process of that half."""
-    name = "-".join([half, *(script.__name__ for script in more)])
-    return pytest.param(half, *more, marks=pytest.mark.xdist_group(half), id=name)
-
-
-def of_both_halves(test):
-    halves = [in_half(half) for half in HALVES]
-    return pytest.mark.parametrize("quick_run", halves, indirect=True)(test)
-
-
 @pytest.fixture(scope="module")
-def quick_runs(checkpoints, tmp_path_factory):
-    """Runs a half once, as a reader would: its folder; script -> files; script -> texts."""
-
-    @functools.cache
-    def run(half):
-        folder = tmp_path_factory.mktemp("run")
-        written, texts = {}, {}
-        for script in scripts_of(half):
-            before = len(paths.written)
-            with watched_texts() as seen:
-                script.main(options_of(script, folder))
-            written[script], texts[script] = paths.written[before:], list(seen.values())
-        write_pages.main(["--output-dir", str(folder)])
-        return folder, written, texts
-
-    return run
+def quick_run(checkpoints, tmp_path_factory):
+    """Runs the scripts once: the folder; script -> files; script -> texts."""
+    folder = tmp_path_factory.mktemp("run")
+    written, texts = {}, {}
+    for script in SCRIPTS:
+        before = len(paths.written)
+        with watched_texts() as seen:
+            script.main(options_of(script, folder))
+        written[script], texts[script] = paths.written[before:], list(seen.values())
+    return folder, written, texts
 
 
-@pytest.fixture
-def quick_run(request, quick_runs):
-    return quick_runs(request.param)
-
-
-@of_both_halves
-def test_every_script_writes_the_pictures_that_it_announces(quick_run):
-    _, written, _ = quick_run
+def test_scripts_write_the_pictures_that_they_announce(quick_run):
+    folder, written, _ = quick_run
     for script, files in written.items():
         pictures = {path.name for path in files if path.suffix in (".png", ".gif", ".html")}
         assert pictures == promised(script.__name__), script.__name__
-
-
-@of_both_halves
-def test_pictures_are_whole_light_and_described(quick_run):
-    folder, written, _ = quick_run
-    for path in itertools.chain(*written.values()):
-        size = path.stat().st_size
-        if path.suffix == ".gif":
-            with Image.open(path) as image:
-                assert image.n_frames >= 3 and image.info["comment"], path.name
-                most = 20_000 if path.name == "3d_attention.gif" else 40_000  # bytes of a frame
-                assert size <= most * image.n_frames, path.name
-        elif path.suffix == ".png":
-            assert size <= (600_000 if "summary" in path.name else 200_000), path.name
-            with Image.open(path) as image:
-                grey = np.asarray(image.convert("L"))
-                assert len(image.info["Description"]) > 20, path.name
-            assert grey.min() < 80 and grey.max() == 255, path.name
-            for edge in (grey[0], grey[-1], grey[:, 0], grey[:, -1]):
-                assert edge.min() > 200, f"{path.name}: something is cut off at the edge"
-    page = (folder / paths.PAGE).read_text(encoding="utf-8")
-    assert all(path.name in page for path in (folder / paths.PLOTS).rglob("*.png"))
+    for path in pictures_in(folder):
+        check_picture(path)
 
 
 READABLE = 11  # pixels, at the width that a README gives a picture
 PRINTED = 14  # points
 
 
-@of_both_halves
 def test_all_text_of_pictures_is_large_enough_to_read(quick_run):
     for script, figures in quick_run[2].items():
         if script is summary:  # a poster, read on paper
@@ -133,7 +81,6 @@ def test_all_text_of_pictures_is_large_enough_to_read(quick_run):
             assert pixels >= READABLE, where
 
 
-@of_both_halves
 def test_no_picture_shows_the_source_of_a_formula(quick_run):
     """A logarithmic axis has ticks "$\\mathdefault{10^{6}}$" unless they are named."""
     for script, figures in quick_run[2].items():
@@ -142,17 +89,6 @@ def test_no_picture_shows_the_source_of_a_formula(quick_run):
             assert sources == [], script.__name__
 
 
-@of_both_halves
-def test_every_script_records_its_claims(quick_run):
-    folder, written, _ = quick_run
-    recorded = []
-    for content in findings.gather(folder):
-        recorded += [finding["id"] for finding in content["findings"]]
-    ran = {script.__name__ for script in written}
-    assert sorted(recorded) == sorted(c.id for c in all_claims() if c.experiment in ran)
-
-
-@pytest.mark.parametrize("quick_run", [in_half("run-1")], indirect=True)
 def test_weights_of_all_sentences_are_saved(quick_run):
     saved = torch.load(quick_run[0] / paths.PROCESSED / "attention_weights.pt", weights_only=True)
     assert saved[TOY_SENTENCE].shape == (6, 6)
@@ -161,14 +97,7 @@ def test_weights_of_all_sentences_are_saved(quick_run):
     assert len(saved) == len(toy_language.read_sentences(str(paths.TOY_SEQUENCES)))
 
 
-TWICE = [
-    in_half("run-1", queries_and_keys),
-    in_half("run-1", visualize1),
-    in_half("run-2", visualize4),
-]
-
-
-@pytest.mark.parametrize(("quick_run", "script"), TWICE, indirect=["quick_run"])
+@pytest.mark.parametrize("script", [queries_and_keys, visualize1])
 def test_the_same_seed_gives_the_same_bytes(quick_run, script, tmp_path, monkeypatch):
     """Trained anew elsewhere, pictures and findings are the same, byte for byte."""
     monkeypatch.setattr(paths, "CHECKPOINTS", tmp_path / "checkpoints")
@@ -181,14 +110,10 @@ def test_the_same_seed_gives_the_same_bytes(quick_run, script, tmp_path, monkeyp
         assert path.read_bytes() == first.read_bytes(), path.name
 
 
-@pytest.mark.parametrize(
-    ("quick_run", "script"),
-    [in_half("run-1" if script is visualize2 else "run-2", script) for script in WIDE],
-    indirect=["quick_run"],
-)
-def test_long_sentences_work_in_every_script(quick_run, script, tmp_path):
+@pytest.mark.parametrize("script", [attention_flow, attention_3d])
+def test_a_long_sentence_has_room(checkpoints, script, tmp_path):
     script.main(["--quick", "--sentence", LONG, "--output-dir", str(tmp_path)])
-    assert {path.name for path in tmp_path.rglob("*.[pg][ni][gf]")} == promised(script.__name__)
+    assert {path.name for path in pictures_in(tmp_path)} == promised(script.__name__)
 
 
 @pytest.mark.parametrize(

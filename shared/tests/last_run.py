@@ -1,0 +1,94 @@
+"""What did the last run leave behind?
+
+    ./run_all.sh; .venv/bin/python -m pytest shared/tests/last_run.py
+
+Its name keeps it out of the tests of everything: a reader may have run a part, or with options of
+their own. The gate runs all, and then asks this.
+"""
+
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from phase1_single_head import visualize as visualize1
+from phase1_single_head.parts import queries_and_keys
+from phase4_causal import visualize as visualize4
+from shared import paths
+from shared.claims import all_claims
+from shared.lab import findings
+from shared.lab.plan import NEEDS, PLANS
+from shared.lab.report import promised
+
+FOLDERS = (paths.PLOTS, paths.ANIMATIONS)
+
+
+def check_picture(path):
+    """A picture is light, says what it shows, and nothing of it is cut off."""
+    size = path.stat().st_size
+    with Image.open(path) as image:
+        if path.suffix == ".gif":
+            assert image.n_frames >= 3 and image.info["comment"], path.name
+            most = 20_000 if path.name == "3d_attention.gif" else 40_000  # bytes of a frame
+            assert size <= most * image.n_frames, path.name
+            return
+        assert size <= (600_000 if "summary" in path.name else 200_000), path.name
+        assert len(image.info["Description"]) > 20, path.name
+        grey = np.asarray(image.convert("L"))
+        assert grey.min() < 80 and grey.max() == 255, path.name
+        for edge in (grey[0], grey[-1], grey[:, 0], grey[:, -1]):
+            assert edge.min() > 200, f"{path.name}: something is cut off at the edge"
+
+
+def pictures_in(folder):
+    """Of a run that wrote to this folder."""
+    pictures = []
+    for kind in FOLDERS:
+        pictures += [*(folder / kind).rglob("*.png"), *(folder / kind).rglob("*.gif")]
+    return pictures
+
+
+def scripts_that_run():
+    """The modules that ./run_all.sh runs here."""
+    names = []
+    for plan in PLANS.values():
+        names += plan.scripts + plan.alone
+    return [name for name in names if name not in NEEDS or find_spec(NEEDS[name])]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def after_a_run():
+    if not (paths.ROOT / paths.PAGE).is_file():
+        pytest.skip("nothing was run here: ./run_all.sh does it")
+
+
+def test_every_script_wrote_the_pictures_that_it_announces():
+    announced = set().union(*map(promised, scripts_that_run()))
+    written = {path.name for path in pictures_in(paths.ROOT)}
+    assert {name for name in announced if not name.endswith(".html")} == written
+
+
+def test_pictures_are_whole_light_and_described_and_on_the_page():
+    page = (paths.ROOT / paths.PAGE).read_text(encoding="utf-8")
+    for path in pictures_in(paths.ROOT):
+        check_picture(path)
+        assert path.name in page
+
+
+def test_every_script_recorded_its_claims():
+    recorded = []
+    for content in findings.gather(paths.ROOT):
+        recorded += [finding["id"] for finding in content["findings"]]
+    ran = scripts_that_run()
+    assert sorted(recorded) == sorted(c.id for c in all_claims() if c.experiment in ran)
+
+
+@pytest.mark.parametrize("script", [queries_and_keys, visualize1, visualize4])
+def test_the_same_seed_gives_the_same_bytes(script, tmp_path):
+    script.main(["--output-dir", str(tmp_path)])
+    written = [*tmp_path.rglob("*.png"), *tmp_path.rglob("*.json")]
+    assert written
+    for path in written:
+        first = paths.ROOT / path.relative_to(tmp_path)
+        assert path.read_bytes() == first.read_bytes(), path.name
