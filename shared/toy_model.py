@@ -12,7 +12,7 @@ and sinusoidal positions. Whatever attention a phase builds is passed in and the
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -132,7 +132,7 @@ def weights_of(model: ToyTransformer, words: list[str]) -> Tensor:
     return torch.cat(layers).cpu()  # L x (1, H, T, T) -> (L, H, T, T)
 
 
-def patched(module: nn.Module, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+def patched(module: nn.Module, change: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
     """Inside `with`, the module gives change(output) instead of its output."""
     return module.register_forward_hook(lambda _module, _inputs, output: change(output))
 
@@ -143,10 +143,12 @@ def patched_input(module: nn.Module, change: Callable[[Tensor], Tensor]) -> Remo
 
 
 @contextmanager
-def recorded_outputs(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Inside `with`, each output of the module is appended to a list."""
+def recorded_outputs(*modules: nn.Module) -> Iterator[list[Tensor]]:
+    """Inside `with`, a list that gets each output of the modules, in the order of their calls."""
     outputs: list[Tensor] = []
-    with module.register_forward_hook(lambda _module, _inputs, output: outputs.append(output)):
+    with ExitStack() as hooks:
+        for module in modules:
+            hooks.enter_context(patched(module, outputs.append))  # it gives None: nothing changes
         yield outputs
 
 

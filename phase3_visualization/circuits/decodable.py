@@ -84,7 +84,7 @@ def probe_and_patch(model: ToyTransformer, pairs: Pairs, subject: Tensor) -> lis
         for head in range(num_heads):
             here = torch.zeros(*pairs.clean.shape, num_heads, dtype=torch.bool)  # (B, T, H)
             here[every, pairs.position, head] = True
-            patch = patching.heads(layer, patching.clean.outputs(layer), here)
+            patch = patching.patch_of_heads(layer, patching.clean.outputs(layer), here)
             read = probe_accuracy(of_both[:, head], both_kinds)
             heads.append(ProbedHead(f"{layer}.{head}", read, patching.restored(patch)))
     return heads

@@ -60,20 +60,15 @@ class Pass:
 
 @torch.no_grad()
 def forward_pass(model: ToyTransformer, tokens: Tensor, mask: Tensor | None = None) -> Pass:
-    """Runs the model on tokens (B, T), with all that is put into it meanwhile."""
-    with ExitStack() as recordings:
-        records = [
-            recordings.enter_context(recorded_outputs(block.attention.w_v))
-            for block in model.blocks
-        ]
+    """Runs the model on tokens (B, T), with all patches that are put in meanwhile."""
+    with recorded_outputs(*[block.attention.w_v for block in model.blocks]) as values:
         logits, weights = model(tokens, mask)
-    values = [record[0] for record in records]
     return Pass(logits, weights, values)
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Clean and corrupted texts (B, T), and what they are asked.
+    """Clean and corrupted texts (B, T), with a question at one position of each.
 
     position: of the question (B,); answers: the clean and the corrupted one (B, 2).
     """
@@ -106,7 +101,7 @@ class Patching:
     """A model that has read pairs of texts, and now reads the corrupted ones with patches.
 
     >>> patching = Patching(model, pairs)
-    >>> all_heads_of_layer_0 = patching.heads(0, patching.clean.outputs(0))
+    >>> all_heads_of_layer_0 = patching.patch_of_heads(0, patching.clean.outputs(0))
     >>> patching.restored(all_heads_of_layer_0)
     """
 
@@ -118,7 +113,7 @@ class Patching:
         self.corrupted_difference = pairs.logit_difference(self.corrupted.logits)
 
     def logit_difference(self, *patches: Patch, tokens: Tensor | None = None) -> float:
-        """Reads the corrupted texts, or `tokens`, with patches."""
+        """That of the corrupted texts, or of `tokens`, read with patches."""
         if tokens is None:
             tokens = self.pairs.corrupted
         with ExitStack() as patched_model:
@@ -142,10 +137,10 @@ class Patching:
         received = put_in(outputs[0], receivers[None, None])
         return self.restored(partial(patched, matrix, received))
 
-    def heads(self, layer: int, outputs: Tensor, chosen: Tensor | None = None) -> Patch:
-        """All heads, or the chosen ones, give these outputs (B, T, H * d_v).
+    def patch_of_heads(self, layer: int, outputs: Tensor, chosen: Tensor | None = None) -> Patch:
+        """With it, all heads or the chosen ones give these outputs (B, T, H * d_v).
 
-        chosen: heads and places, bool (B, T, H).
+        chosen: heads at positions, bool (B, T, H).
         """
         attention = self.model.blocks[layer].attention
         if chosen is None:
@@ -164,8 +159,9 @@ def main() -> None:
     print("One layer of four random heads. Which share of the answer does a head bring back?")
     for head in range(4):
         chosen = (torch.arange(4) == head)[None, None]  # (H,) -> (1, 1, H)
-        print(f"   head {head}    {patching.restored(patching.heads(0, outputs, chosen)):5.2f}")
-    print(f"   all four  {patching.restored(patching.heads(0, outputs)):5.2f}")
+        patch = patching.patch_of_heads(0, outputs, chosen)
+        print(f"   head {head}    {patching.restored(patch):5.2f}")
+    print(f"   all four  {patching.restored(patching.patch_of_heads(0, outputs)):5.2f}")
 
 
 if __name__ == "__main__":

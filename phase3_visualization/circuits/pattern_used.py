@@ -56,13 +56,13 @@ def uses_of_heads(model: ToyTransformer, pairs: Pairs, subject: Tensor) -> list[
         for head in range(num_heads):
             here = torch.zeros(*pairs.clean.shape, num_heads, dtype=torch.bool)  # (B, T, H)
             here[every, pairs.position, head] = True
-            patch = patching.heads(layer, blind, here)
+            patch = patching.patch_of_heads(layer, blind, here)
             left = patching.logit_difference(patch, tokens=pairs.clean)
             use = Use(
-                name=f"head {layer}.{head}",
+                name=f"layer {layer} head {head}",
                 looks=weights[every, head, pairs.position, subject].mean().item(),
-                output=patching.restored(patching.heads(layer, outputs, here)),
-                pattern=patching.restored(patching.heads(layer, pattern, here)),
+                output=patching.restored(patching.patch_of_heads(layer, outputs, here)),
+                pattern=patching.restored(patching.patch_of_heads(layer, pattern, here)),
                 blind=1 - left / patching.clean_difference,
             )
             uses.append(use)

@@ -76,11 +76,11 @@ class HeadPass:
 
 
 def run_planted(
-    model: PlantedModel, tokens: Tensor, **put_in: Tensor
+    model: PlantedModel, tokens: Tensor, **patches: Tensor
 ) -> tuple[Tensor, dict[str, HeadPass]]:
     """Tokens (B, T) -> logits (B, T, V), and what each head did.
 
-    put_in: name of a head -> what it adds instead of its own (B, T, d_model).
+    patches: name of a head -> what it adds instead of its own (B, T, d_model).
     """
     mask = causal_mask(tokens.size(1))
     stream = model.words[tokens] + model.positions
@@ -93,7 +93,7 @@ def run_planted(
                 stream @ head.query, stream @ head.key, values, mask
             )
             own = output @ head.output  # (B, T, d_v) -> (B, T, d_model)
-            passes[name] = HeadPass(weights, values, put_in.get(name, own))
+            passes[name] = HeadPass(weights, values, patches.get(name, own))
             added = added + passes[name].added
         stream = stream + added  # after all heads of the layer, which read the same stream
     return stream @ model.guess, passes

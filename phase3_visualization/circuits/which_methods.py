@@ -46,9 +46,9 @@ def key_composition(writer: PlantedHead, reader: PlantedHead) -> float:
     return composed(reader.query @ reader.key.T, (writer.value @ writer.output).T)
 
 
-def certain_loss(model: PlantedModel, tokens: Tensor, **put_in: Tensor) -> Tensor:
+def certain_loss(model: PlantedModel, tokens: Tensor, **patches: Tensor) -> Tensor:
     """Returns nats in the second copy, where the next word is certain."""
-    logits, _ = run_planted(model, tokens, **put_in)
+    logits, _ = run_planted(model, tokens, **patches)
     second_copy = planted.PERIOD + 1  # it begins behind <start> and the first copy
     guesses = logits[:, second_copy:-1]  # its words but the last guess the word behind them
     return F.cross_entropy(guesses.mT, tokens[:, second_copy + 1 :])

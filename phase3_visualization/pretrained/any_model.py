@@ -241,20 +241,18 @@ def tiny_model(
     kind: str,
     seed: int = 0,
     *,
-    attention: str = "eager",
     head: str = "AutoModel",
     **more: Any,
 ) -> nn.Module:
     """Returns a random model of the library of two layers, in float32, ready to be asked.
 
-    attention: the name of its attention function. head: the library's class that makes it, such as
-    "AutoModelForCausalLM". more: of its configuration. ValueError, one line with a way out, if the
-    library is not installed.
+    head: the library's class that makes it, such as "AutoModelForCausalLM". more: of its
+    configuration. ValueError, one line with a way out, if the library is not installed.
     """
     transformers = library()
     config = transformers.AutoConfig.for_model(kind, **MODEL_KINDS.get(kind, GROUPED) | more)
     model = getattr(transformers, head).from_config(
-        config, attn_implementation=attention, experts_implementation="eager"
+        config, attn_implementation="eager", experts_implementation="eager"
     )
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():  # large enough that heads choose, biases not 0

@@ -112,6 +112,7 @@ def unpacked_once(packed: Path, folder: Path) -> tuple[nn.Module, Any]:
     if not folder.exists():
         print(f"unpacking a model, once, which takes a while: {paths.shown(folder)} will keep it")
         model, tokenizer = from_files(packed.parent, gguf_file=packed.name)
+        model.hf_quantizer.remove_quantization_config(model)  # its numbers are unpacked
         unfinished = folder.with_name(f"{folder.name}.unfinished")
         model.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)

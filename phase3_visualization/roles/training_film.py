@@ -10,6 +10,7 @@ offset, or the best untrained head.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import fmean
 
 import matplotlib.pyplot as plt
@@ -60,6 +61,12 @@ class Look:
     scores: dict[str, float]  # relation -> how often its best head is right
     entropy: Tensor  # (L, H), normalised
 
+    @property
+    def with_role(self) -> int:
+        """How many heads have a role."""
+        names = list(chain(*self.names))
+        return len(names) - names.count(roles.NO_NAME)
+
 
 def look_at(trained: Trained, step: int, words: list[str]) -> Look:
     """Looks at the model as it was after so many steps of its training."""
@@ -81,17 +88,13 @@ def look_at(trained: Trained, step: int, words: list[str]) -> Look:
 
 def when_roles_came(looks: Sequence[Look]) -> str:
     """Returns in a sentence when a head first had a role, and how many have one at the end."""
-    with_role = {}  # step -> number of heads
-    for look in looks:
-        names = [name for row in look.names for name in row]
-        with_role[look.step] = len(names) - names.count(roles.NO_NAME)
-    steps = [step for step, heads in with_role.items() if heads > 0]
+    steps = [look.step for look in looks if look.with_role > 0]
     if not steps:
         return "Here no head finds a role"
-    last = looks[-1].step
+    last = looks[-1]
     return (
-        f"A head first has a role at step {steps[0]}, and at the end of training, at step {last}, "
-        f"{with_role[last]} of {len(names)} heads have one"
+        f"A head first has a role at step {steps[0]}, and at the end of training, at step "
+        f"{last.step}, {last.with_role} of {last.entropy.numel()} heads have one"
     )
 
 
@@ -137,9 +140,8 @@ def draw_maps(axes: np.ndarray, look: Look, words: list[str]) -> None:
             ax.set_ylabel(f"layer {layer}", color=QUIET, **TEXT_STYLE)
 
 
-def light_up(axes: np.ndarray, look: Look) -> int:
-    """Shows weights and roles of this look; returns how many heads have a role."""
-    lit = 0
+def light_up(axes: np.ndarray, look: Look) -> None:
+    """Shows weights and roles of this look."""
     for (layer, head), ax in np.ndenumerate(axes):
         weights = (look.weights[layer, head] / VISIBLE).round() * VISIBLE
         ax.collections[0].set_array(weights.numpy())
@@ -153,8 +155,6 @@ def light_up(axes: np.ndarray, look: Look) -> int:
             name = role.replace(" → ", " →\n")
             ax.set_title(name, color=color, weight="bold", **TEXT_STYLE)
             ax.spines[:].set(color=color, linewidth=4)
-            lit += 1
-    return lit
 
 
 def draw_scores(ax: Axes, looks: list[Look], guesses: list[float]) -> None:
@@ -186,7 +186,7 @@ def draw_entropies(ax: Axes, looks: list[Look]) -> None:
     ax.text(0.98, 0.03, f"mean {mean[-1]:.2f}", **style, **TEXT_STYLE)
 
 
-def frame_title(look: Look, lit: int, end: int, losses: list[float]) -> str:
+def frame_title(look: Look, end: int, losses: list[float]) -> str:
     """Returns the headline of a frame: the step, the loss of the last ten steps, heads with a role.
 
     losses: of each step from the first on.
@@ -196,7 +196,7 @@ def frame_title(look: Look, lit: int, end: int, losses: list[float]) -> str:
         parts.append(f"loss {fmean(losses[max(look.step - 10, 0) : look.step]):.1f}")
     else:
         parts.append("untrained")
-    parts.append(f"{lit} of {look.entropy.numel()} heads have a role")
+    parts.append(f"{look.with_role} of {look.entropy.numel()} heads have a role")
     return " · ".join(parts)
 
 
@@ -215,8 +215,8 @@ def training_frames(results: Results) -> Film:
     fig.supxlabel(NOTE, fontsize=NOTE_SIZE, color=QUIET)
     images = []
     for number, look in enumerate(looks, 1):
-        lit = light_up(maps, look)
-        fig.suptitle(frame_title(look, lit, end, results.shown["loss"]), fontsize=TITLE_SIZE)
+        light_up(maps, look)
+        fig.suptitle(frame_title(look, end, results.shown["loss"]), fontsize=TITLE_SIZE)
         for ax, title in zip(panels, PANEL_TITLES, strict=True):
             ax.clear()
             ax.set_title(title, color=QUIET, loc="left", **TEXT_STYLE)

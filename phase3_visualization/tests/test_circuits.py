@@ -98,7 +98,7 @@ def test_all_heads_together_restore_everything(pairs_and_subjects):
     assert pairs.logit_difference(sure) == 2
     here = torch.zeros(*pairs.clean.shape, 1, dtype=torch.bool)
     here[every, pairs.position] = True
-    both = [patching.heads(layer, patching.clean.outputs(layer), here) for layer in (0, 1)]
+    both = [patching.patch_of_heads(layer, patching.clean.outputs(layer), here) for layer in (0, 1)]
     assert patching.restored(*both) == pytest.approx(1, abs=1e-10)
     assert patching.restored() == pytest.approx(0, abs=1e-10)
 

@@ -70,8 +70,8 @@ def by_path(patching: Patching, senders: Tensor, receivers: Tensor) -> Numbers:
     senders, receivers: bool (H,).
     """
     attention = patching.model.blocks[1].attention
-    sent = patching.heads(0, patching.clean.outputs(0), senders[None, None])
-    rest = patching.heads(1, patching.corrupted.outputs(1))
+    sent = patching.patch_of_heads(0, patching.clean.outputs(0), senders[None, None])
+    rest = patching.patch_of_heads(1, patching.corrupted.outputs(1))
     return {
         "by path, queries": patching.through(attention.w_q, receivers, sent),
         "by path, keys": patching.through(attention.w_k, receivers, sent),
