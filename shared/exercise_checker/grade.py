@@ -2,11 +2,12 @@
 
 What is handed in is somebody else's code. It runs with the rights of whoever grades, so read it
 first, or grade in an account or a container that has nothing to lose. Each file runs in a process
-of its own, because it may loop for ever or end Python: this file, run with the path of what was
-handed in and the names of the exercises, prints what became of them.
+of its own, because it may loop for ever or end Python: this file, run with a limit in seconds, the
+path of what was handed in and the names of the exercises, prints what became of them.
 """
 
 import ast
+import faulthandler
 import json
 import pkgutil
 import subprocess
@@ -65,16 +66,12 @@ def reports_of(file: Path, exercises: Sequence[Exercise]) -> list[Report]:
     The last one says why the process came no further, if it did not come to the end.
     """
     names = [f"{one.solution.__module__}:{one.name}" for one in exercises]
-    command = [sys.executable, "-m", __name__, str(file.resolve()), *names]
-    try:
-        ended = subprocess.run(command, input=b"", capture_output=True, timeout=PATIENCE)
-        printed, why = ended.stdout, ENDED
-    except subprocess.TimeoutExpired as stopped:
-        printed, why = stopped.stdout or b"", LOOPS
-    found = [Report(*json.loads(line)) for line in printed.splitlines()]
-    if len(found) <= len(exercises):
-        found.append(why)
-    return found
+    command = [sys.executable, "-m", __name__, str(PATIENCE), str(file.resolve()), *names]
+    ended = subprocess.run(command, input=b"", capture_output=True)
+    reports = [Report(*json.loads(line)) for line in ended.stdout.splitlines()]
+    if len(reports) <= len(exercises):
+        reports.append(LOOPS if b"Timeout (" in ended.stderr else ENDED)  # as faulthandler says
+    return reports
 
 
 def graded(file: Path, exercises: Sequence[Exercise]) -> tuple[str, list[Report]]:
@@ -132,7 +129,8 @@ def grade(place: Path, chosen: Mapping[str, Exercise], marks: Mapping[str, str])
 
 def main() -> None:
     """Prints a report of a file, then one of each exercise, in a line each."""
-    file, *names = sys.argv[1:]
+    seconds, file, *names = sys.argv[1:]
+    faulthandler.dump_traceback_later(float(seconds), exit=True)
     torch.set_num_threads(1)
     out, sys.stdout = sys.stdout, sys.stderr  # what a student prints is no report
     for report in reports(Path(file), names):

@@ -553,7 +553,6 @@ def cross_attention(*inputs):
     "ben/work.py": "a = 1\ndef f(:\n",
     "cem.py": "from phase1_single_head.answers import self_attention as answer\n"
     "self_attention = answer.solution\n",
-    "dora.py": "import os\nos._exit(0)\n",
 }
 TABLE = """\
 anna.py      x 1 score_by_hand            softmax missing
@@ -564,7 +563,6 @@ anna.py      - 5 sinusoidal_positions     not written yet: the file has no sinus
 ben/work.py  x ben/work.py, line 2: SyntaxError: invalid syntax
 cem.py       + 3 self_attention           done
 cem.py       ! imports phase1_single_head.answers
-dora.py      x no answer: it ended Python, as os._exit does
 1 score_by_hand              0         softmax missing (1)
 2 masked_softmax             1
 3 self_attention             1         no answer within 30 s: does it loop for ever? (1)
@@ -572,7 +570,7 @@ dora.py      x no answer: it ended Python, as os._exit does
 
 
 def test_a_folder_is_graded_whatever_is_in_it(reader, tmp_path, monkeypatch):
-    monkeypatch.setattr(grade, "PATIENCE", 20)  # with the time that Python needs to start
+    monkeypatch.setattr(grade, "PATIENCE", 2)
     folder = tmp_path / "class"
     (folder / "ben").mkdir(parents=True)
     for name, text in HANDED_IN.items():
@@ -581,13 +579,19 @@ def test_a_folder_is_graded_whatever_is_in_it(reader, tmp_path, monkeypatch):
     assert (code, errors) == (0, "") and not reader.file.exists()
     assert set(TABLE.splitlines()) <= set(said.splitlines()), said
     assert "EOFError in line" in said and "not in the table" not in said
-    assert "done of 4" in said
+    assert "done of 3" in said
     answers = [inspect.getsource(one.solution) for one in STUBS[0].EXERCISES]
     hints = [one.paragraphs[n] for one in STUBS[0].EXERCISES for n in range(3)]
     assert not any(text in said for text in answers + hints)
 
 
-def test_one_file_and_one_exercise_are_graded(reader, tmp_path):
+def test_one_file_and_one_exercise_are_graded(reader, tmp_path, monkeypatch):
+    name = "phase1_single_head.answers:masked_softmax"
+
+    def in_this_process(file, _):
+        return list(grade.reports(file, [name]))
+
+    monkeypatch.setattr(grade, "reports_of", in_this_process)
     file = tmp_path / "emil.py"
     file.write_text(RIGHT_SOFTMAX, encoding="utf-8")
     code, said, errors = reader("2", "--grade", str(file))
