@@ -1,4 +1,4 @@
-"""What can be done about rotary positions in a text that is longer than any in training?
+"""How does a causal head know places by turning queries and keys, in long texts, too?
 
 Pair i of d features turns by 10000^(-2i / d) radians a place (phase 1). In training fast pairs went
 round many times. Slow ones never did, and in a longer text they come to angles that no query and
@@ -11,8 +11,6 @@ key has met. So, for a text s times as long, turns are slowed when the model is 
                    where twice or more; and scores times (1 + ln(s) / 10)² (YaRN; Peng et al. 2023,
                    sections 3.1 to 3.4)
 
-Or a text is read through a cache of fixed size, and places are counted in that (rolling_cache.py).
-
     python phase4_causal/rotary_attention.py
 """
 
@@ -23,9 +21,8 @@ from torch import Tensor
 
 from phase1_single_head.order.position_encodings import rotary
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase2_multi_head.multi_head_attention import merge_heads, split_heads
+from phase2_multi_head.multi_head_attention import merge_heads
 from phase4_causal.causal_attention import CausalSelfAttention
-from phase4_causal.serving.rolling_cache import RollingCache
 from shared.attention_utils import also_causal
 
 STRETCHES = ("as trained", "interpolated", "NTK-aware", "by parts (YaRN)")
@@ -36,27 +33,27 @@ TRAINED = 32  # words of a text in training
 ALPHA, BETA = 1, 2
 
 
-def frequencies(size: int, way: str = "as trained", stretch: float = 1.0) -> Tensor:
-    """The radians that each pair of `size` features turns a place, (size / 2,).
+def frequencies(d_k: int, way: str = "as trained", stretch: float = 1.0) -> Tensor:
+    """The radians that each pair of d_k features turns a place, (d_k / 2,).
 
     way: one of STRETCHES. stretch: how many times as long as in training a text is. Raises
     ValueError for one pair alone, NTK-aware.
     """
-    exponents = -torch.arange(0, size, 2) / size
+    exponents = -torch.arange(0, d_k, 2) / d_k
     plain = 10000**exponents
     if way == "interpolated":
         return plain / stretch
     if way == "NTK-aware":
-        if size < 4:
+        if d_k < 4:
             raise ValueError(
                 "NTK-aware keeps the first pair and slows the last: "
-                f"needs 4 features or more: got {size}"
+                f"needs 4 features or more: got {d_k}"
             )
-        return (10000 * stretch ** (size / (size - 2))) ** exponents
+        return (10000 * stretch ** (d_k / (d_k - 2))) ** exponents
     if way == "by parts (YaRN)":
         rounds = TRAINED * plain / (2 * math.pi)  # of each pair, in training
-        kept = ((rounds - ALPHA) / (BETA - ALPHA)).clamp(0, 1)
-        return kept * plain + (1 - kept) * plain / stretch
+        as_trained = ((rounds - ALPHA) / (BETA - ALPHA)).clamp(0, 1)
+        return as_trained * plain + (1 - as_trained) * plain / stretch
     return plain
 
 
@@ -69,29 +66,16 @@ class RotaryHeads(CausalSelfAttention):
     way = "as trained"
     stretch = 1
 
-    def forward(
-        self, x: Tensor, mask: Tensor | None = None, cache: RollingCache | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T_k).
-
-        With a cache T is 1.
-        """
-        query = split_heads(self.w_q(x), self.num_heads)  # (B, T, d_model) -> (B, H, T, d_k)
-        key = split_heads(self.w_k(x), self.num_heads)
-        value = split_heads(self.w_v(x), self.num_heads)
-        if cache is None:
-            places = torch.arange(x.size(1), device=x.device)
-            mask = also_causal(x, mask)
-        else:
-            key, value = cache.append(key, value)  # (B, H, 1, d_k) -> (B, H, T_k, d_k)
-            places = cache.places
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T)."""
+        query, key, value = self.project(x)  # (B, T, d_model) -> (B, H, T, d_k), each
         if self.way == "by parts (YaRN)":
             query = query * (1 + math.log(self.stretch) / 10) ** 2
+        positions = torch.arange(x.size(1), device=x.device)
         turns = frequencies(key.size(-1), self.way, self.stretch).to(x)
-        newest = places.sort().values[-x.size(1) :]  # the places of the queries
-        query = rotary(query, newest, turns)
-        key = rotary(key, places, turns)
-        heads, weights = scaled_dot_product_attention(query, key, value, mask)
+        query = rotary(query, positions, turns)
+        key = rotary(key, positions, turns)
+        heads, weights = scaled_dot_product_attention(query, key, value, also_causal(x, mask))
         return self.w_o(merge_heads(heads)), weights  # (B, H, T, d_k) -> (B, T, d_model)
 
 

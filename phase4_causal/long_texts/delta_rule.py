@@ -16,18 +16,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from phase4_causal.long_texts.linear_attention import CHUNK, ready_with_factors
+from phase4_causal.long_texts.linear_attention import CHUNK, no_output, words_with_factors
 
 
-def given_for(asked: Tensor, key: Tensor, corrections: Sequence[Tensor], d_v: int) -> Tensor:
-    """What the keys that were written give for one that is asked, by their corrections.
+def read_corrections(query: Tensor, key: Tensor, corrections: Sequence[Tensor], d_v: int) -> Tensor:
+    """What the keys that were written give to a query, by their corrections.
 
-    asked (d_k,), key (T, d_k), corrections (d_v,) each, for the first of the keys -> (d_v,).
+    query (d_k,), key (T, d_k), corrections (d_v,) each, for the first of the keys -> (d_v,).
     """
-    found = asked.new_zeros(d_v)
+    output = query.new_zeros(d_v)
     for k, correction in zip(key, corrections, strict=False):
-        found = found + torch.dot(asked, k) * correction
-    return found
+        output = output + torch.dot(query, k) * correction
+    return output
 
 
 def delta_by_loops(query: Tensor, key: Tensor, value: Tensor, beta: Tensor) -> Tensor:
@@ -38,9 +38,9 @@ def delta_by_loops(query: Tensor, key: Tensor, value: Tensor, beta: Tensor) -> T
     corrections: list[Tensor] = []
     output = []
     for t in range(len(key)):
-        stands_there = given_for(key[t], key, corrections, value.size(1))
+        stands_there = read_corrections(key[t], key, corrections, value.size(1))
         corrections.append(beta[t] * (value[t] - stands_there))
-        output.append(given_for(query[t], key, corrections, value.size(1)))
+        output.append(read_corrections(query[t], key, corrections, value.size(1)))
     return torch.stack(output)
 
 
@@ -48,12 +48,12 @@ def delta_rule_recurrent(
     query: Tensor, key: Tensor, value: Tensor, beta: Tensor, *, state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The delta rule word by word: arguments, results and errors are those of delta_rule."""
-    inputs, state = ready_with_factors(query, key, value, state, beta=beta)
-    words = [x.split(1, dim=-2) for x in inputs]
-    outputs = []
-    for q, k, v, b in zip(*words, strict=True):
-        state = state + k.mT @ (b * (v - k @ state))  # -> (..., d_k, d_v)
-        outputs.append(q @ state)  # (..., 1, d_k) @ (..., d_k, d_v) -> (..., 1, d_v)
+    words, state = words_with_factors(query, key, value, state, beta=beta)
+    outputs = [no_output(words.query, state)]
+    for word in words.chunks(1):
+        correction = word.beta * (word.value - word.key @ state)  # (..., 1, d_v)
+        state = state + word.key.mT @ correction  # -> (..., d_k, d_v)
+        outputs.append(word.query @ state)  # (..., 1, d_k) @ (..., d_k, d_v) -> (..., 1, d_v)
     return torch.cat(outputs, dim=-2).to(query.dtype), state  # T of (..., 1, d_v) -> (..., T, d_v)
 
 
@@ -68,15 +68,15 @@ def delta_rule(
     beta reaches earlier words of its chunk (0 · NaN); in delta_rule_recurrent it does not. Inputs
     of 16 bits are summed in float32. Raises ValueError for sizes that do not fit.
     """
-    inputs, state = ready_with_factors(query, key, value, state, beta=beta)
-    chunks = [x.split(CHUNK, dim=-2) for x in inputs]
-    outputs = []
-    for q, k, v, b in zip(*chunks, strict=True):
+    words, state = words_with_factors(query, key, value, state, beta=beta)
+    outputs = [no_output(words.query, state)]
+    for chunk in words.chunks(CHUNK):
+        q, k = chunk.query, chunk.key
         # How much of each correction a later key reads: (..., CHUNK, CHUNK).
-        earlier = (b * (k @ k.mT)).tril(-1)
-        # Word t corrects by u_t = b_t (v_t - k_t S) - sum over s < t of earlier_ts u_s; for all
-        # words of the chunk that is (I + earlier) u = b (v - k S).
-        target = b * (v - k @ state)
+        earlier = (chunk.beta * (k @ k.mT)).tril(-1)
+        # Word t corrects by u_t = β_t (v_t - k_t S) - sum over s < t of earlier_ts u_s; for all
+        # words of the chunk that is (I + earlier) u = β (v - k S).
+        target = chunk.beta * (chunk.value - k @ state)
         u = torch.linalg.solve_triangular(earlier, target, upper=False, unitriangular=True)
         # What the state gives, and what this chunk has written: (..., CHUNK, d_v).
         outputs.append(q @ state + (q @ k.mT).tril() @ u)

@@ -21,46 +21,46 @@ from shared.attention_checks import at_least_float32, check_attention_inputs, ch
 LOG2_E = math.log2(math.e)
 
 
-class Kept(NamedTuple):
-    """What is kept of some keys, for each query."""
+class Partial(NamedTuple):
+    """Attention to some keys, for each query, before anything is divided."""
 
     largest: Tensor  # score: (..., T_q, 1)
     total: Tensor  # of the weights 2^(score - largest): (..., T_q, 1)
     weighted: Tensor  # values, added up with these weights: (..., T_q, d_v)
 
 
-def merge(one: Kept, other: Kept) -> Kept:
-    """Returns what is kept of all keys, given what is kept of some of them and of the others."""
+def merge_partials(one: Partial, other: Partial) -> Partial:
+    """Attention to all keys, from that to some of them and that to the others."""
     largest = torch.maximum(one.largest, other.largest)
     shrink_one = torch.exp2(one.largest - largest)  # one of the two is 1
     shrink_other = torch.exp2(other.largest - largest)
     # addcmul(a, b, c) is a + b * c.
     total = torch.addcmul(one.total * shrink_one, other.total, shrink_other)
     weighted = torch.addcmul(one.weighted * shrink_one, other.weighted, shrink_other)
-    return Kept(largest, total, weighted)
+    return Partial(largest, total, weighted)
 
 
-def nothing(query: Tensor, d_v: int) -> Kept:
-    """What is kept of no key. The largest score is finite, since -inf - -inf would be NaN."""
+def empty_partial(query: Tensor, d_v: int) -> Partial:
+    """Attention to no key. The largest score is finite, since -inf - -inf would be NaN."""
     lengths = query.shape[:-1]
     total = query.new_zeros(*lengths, 1)
     largest = torch.full_like(total, torch.finfo(query.dtype).min)
-    return Kept(largest, total, query.new_zeros(*lengths, d_v))
+    return Partial(largest, total, query.new_zeros(*lengths, d_v))
 
 
-def keep(scores: Tensor, value: Tensor) -> Kept:
-    """What is kept of n keys: scores (..., T_q, n), which are overwritten, value (..., n, d_v)."""
+def partial_softmax(scores: Tensor, value: Tensor) -> Partial:
+    """Attention to n keys: scores (..., T_q, n), which are overwritten, value (..., n, d_v)."""
     lowest = torch.finfo(scores.dtype).min  # in place of -inf, where all keys are hidden
     largest = scores.amax(dim=-1, keepdim=True).clamp(min=lowest)
     # In place, while the tile is in the processor's cache.
     weights = scores.sub_(largest).exp2_()
-    return Kept(largest, weights.sum(dim=-1, keepdim=True), weights @ value)
+    return Partial(largest, weights.sum(dim=-1, keepdim=True), weights @ value)
 
 
-def finish(kept: Kept) -> tuple[Tensor, Tensor]:
+def normalize(partial: Partial) -> tuple[Tensor, Tensor]:
     """Returns the output (..., T_q, d_v), 0 where no key was seen, and log2_total (..., T_q, 1)."""
-    total = kept.total.clamp(min=1.0)  # it is 1 or more where a key was seen, else 0
-    return kept.weighted / total, kept.largest + total.log2()
+    total = partial.total.clamp(min=1.0)  # it is 1 or more where a key was seen, else 0
+    return partial.weighted / total, partial.largest + total.log2()
 
 
 def flash_by_loops(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False) -> Tensor:
@@ -73,11 +73,12 @@ def flash_by_loops(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = 
         num_seen = key.size(0)
         if causal:  # the last query sees all keys, each query before it one key less
             num_seen -= query.size(0) - 1 - i
-        kept = nothing(query[i], value.size(1))
+        partial = empty_partial(query[i], value.size(1))
         for j in range(num_seen):
             score = torch.dot(query[i], key[j]) * LOG2_E / math.sqrt(key.size(1))
-            kept = merge(kept, Kept(score, torch.ones_like(score), value[j]))
-        output[i], _ = finish(kept)
+            alone = Partial(score, torch.ones_like(score), value[j])  # this key alone
+            partial = merge_partials(partial, alone)
+        output[i], _ = normalize(partial)
     return output
 
 
@@ -130,13 +131,13 @@ def attend_in_tiles(
     log2_total = query.new_empty(*lengths, 1)
     for rows, tiles in strips(query.size(-2), key.size(-2), causal, size):
         q = query[..., rows, :]
-        kept = nothing(q, value.size(-1))
+        partial = empty_partial(q, value.size(-1))
         for columns, diagonal in tiles:
             k = key[..., columns, :]
             v = value[..., columns, :]
             # The scores get no name, so the next tile takes their memory, which is in the cache.
-            kept = merge(kept, keep(tile_scores(q, k, diagonal), v))
-        output[..., rows, :], log2_total[..., rows, :] = finish(kept)
+            partial = merge_partials(partial, partial_softmax(tile_scores(q, k, diagonal), v))
+        output[..., rows, :], log2_total[..., rows, :] = normalize(partial)
     return output, log2_total
 
 
@@ -213,10 +214,11 @@ def main() -> None:
     scores = torch.tensor([1.0, 2, 4, 0])
     value = torch.tensor([[3.0], [1], [5], [2]])
     print("One query, four keys with scores 1, 2, 4, 0 and values 3, 1, 5, 2:")
-    first = keep(scores[:2] * LOG2_E, value[:2])
-    second = keep(scores[2:] * LOG2_E, value[2:])
-    for name, kept in (("tile 1", first), ("tile 2", second), ("merged", merge(first, second))):
-        largest, total, weighted = torch.cat(kept).tolist()
+    first = partial_softmax(scores[:2] * LOG2_E, value[:2])
+    second = partial_softmax(scores[2:] * LOG2_E, value[2:])
+    tiles = {"tile 1": first, "tile 2": second, "merged": merge_partials(first, second)}
+    for name, partial in tiles.items():
+        largest, total, weighted = torch.cat(partial).tolist()
         print(f"   {name}: largest score {largest / LOG2_E:.0f}, total {total:.3f}, ", end="")
         print(f"values added up {weighted:.3f}")
     expected = scores.softmax(dim=0) @ value

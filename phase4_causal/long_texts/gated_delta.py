@@ -14,8 +14,8 @@ there is kept, by one factor α from 0 to 1, before it writes:
 import torch
 from torch import Tensor
 
-from phase4_causal.long_texts.delta_rule import delta_rule, given_for
-from phase4_causal.long_texts.linear_attention import CHUNK, ready_with_factors
+from phase4_causal.long_texts.delta_rule import delta_rule, read_corrections
+from phase4_causal.long_texts.linear_attention import CHUNK, no_output, words_with_factors
 from phase4_causal.long_texts.state_space import decay_mask
 
 
@@ -30,9 +30,9 @@ def gated_delta_by_loops(
     output = []
     for t in range(len(key)):
         corrections = [alpha[t] * correction for correction in corrections]
-        left_there = given_for(key[t], key, corrections, value.size(1))
+        left_there = read_corrections(key[t], key, corrections, value.size(1))
         corrections.append(beta[t] * (value[t] - left_there))
-        output.append(given_for(query[t], key, corrections, value.size(1)))
+        output.append(read_corrections(query[t], key, corrections, value.size(1)))
     return torch.stack(output)
 
 
@@ -46,13 +46,13 @@ def gated_delta_recurrent(
     state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The gated delta rule word by word: arguments, results and errors are those of gated_delta."""
-    inputs, state = ready_with_factors(query, key, value, state, beta=beta, alpha=alpha)
-    outputs = [inputs[0][..., :0, :] @ state]  # there may be no words
-    for t in range(key.size(-2)):
-        q, k, v, b, a = [x[..., t : t + 1, :] for x in inputs]
-        state = a * state  # all fades,
-        state = state + k.mT @ (b * (v - k @ state))  # and then the word corrects what is left
-        outputs.append(q @ state)  # (..., 1, d_k) @ (..., d_k, d_v) -> (..., 1, d_v)
+    words, state = words_with_factors(query, key, value, state, beta=beta, alpha=alpha)
+    outputs = [no_output(words.query, state)]
+    for word in words.chunks(1):
+        state = word.alpha * state  # all fades,
+        correction = word.beta * (word.value - word.key @ state)  # and then the word corrects
+        state = state + word.key.mT @ correction  # what is left: (..., d_k, d_v)
+        outputs.append(word.query @ state)  # (..., 1, d_k) @ (..., d_k, d_v) -> (..., 1, d_v)
     return torch.cat(outputs, dim=-2).to(query.dtype), state  # T of (..., 1, d_v) -> (..., T, d_v)
 
 
@@ -72,19 +72,23 @@ def gated_delta(
     1. As in delta_rule a NaN reaches earlier words of its chunk, and inputs of 16 bits are summed
     in float32. Raises ValueError for sizes that do not fit.
     """
-    inputs, state = ready_with_factors(query, key, value, state, beta=beta, alpha=alpha)
-    outputs = [inputs[0][..., :0, :] @ state]  # there may be no words
-    for start in range(0, key.size(-2), CHUNK):
-        q, k, v, b, a = [x[..., start : start + CHUNK, :] for x in inputs]
-        decay = decay_mask(a)  # (..., CHUNK, CHUNK): what is left of each word when another reads
-        since_start = a.cumprod(dim=-2)  # (..., CHUNK, 1): what is left of the state
+    words, state = words_with_factors(query, key, value, state, beta=beta, alpha=alpha)
+    outputs = [no_output(words.query, state)]
+    for chunk in words.chunks(CHUNK):
+        q, k = chunk.query, chunk.key
+        # What is left of the state when each word reads, (..., CHUNK, 1), and of each earlier word,
+        # (..., CHUNK, CHUNK).
+        left_of_state = chunk.alpha.cumprod(dim=-2)
+        left_of_words = decay_mask(chunk.alpha)
         # As in delta_rule: (I + earlier) u = target gives the corrections u of all words.
-        earlier = (b * decay * (k @ k.mT)).tril(-1)
-        target = b * (v - since_start * (k @ state))
+        earlier = (chunk.beta * left_of_words * (k @ k.mT)).tril(-1)
+        target = chunk.beta * (chunk.value - left_of_state * (k @ state))
         u = torch.linalg.solve_triangular(earlier, target, upper=False, unitriangular=True)
-        outputs.append(since_start * (q @ state) + (decay * (q @ k.mT)) @ u)
-        left_at_end = decay[..., -1:, :].mT  # of each word: (..., CHUNK, 1)
-        state = since_start[..., -1:, :] * state + (left_at_end * k).mT @ u  # (..., d_k, d_v)
+        # What the state gives, and what this chunk has written: (..., CHUNK, d_v).
+        outputs.append(left_of_state * (q @ state) + (left_of_words * (q @ k.mT)) @ u)
+        left_at_end = left_of_words[..., -1:, :].mT  # of each word: (..., CHUNK, 1)
+        faded = left_of_state[..., -1:, :] * state
+        state = faded + (left_at_end * k).mT @ u  # -> (..., d_k, d_v)
     output = torch.cat(outputs, dim=-2)  # chunks of (..., CHUNK, d_v) -> (..., T, d_v)
     return output.to(query.dtype), state
 

@@ -26,15 +26,18 @@ from shared.visualization_utils import BLUE, GREY, QUIET
 
 KEYS, VALUES = 64, 64  # symbols: keys first, values after them
 D_MODEL, HEADS = 32, 4
-WIDTH = D_MODEL // HEADS  # of a key in one head: the matrix holds WIDTH x WIDTH numbers
+D_K = D_MODEL // HEADS  # numbers of a key in one head; the matrix holds D_K x D_K
 COUNTS = (4, 8, 16, 32)  # pairs in a text
-STEPS, TWICE, BATCH, NUM_TEST = 400, 800, 32, 200
+STEPS = 400
+TWICE_THE_STEPS = 2 * STEPS  # of two delta layers
+BATCH = 32
+NUM_TEST = 200  # texts
 # The layers of each model, and the steps of training.
 MODELS = {
     "two softmax layers": (("softmax", "softmax"), STEPS),
     "delta, then softmax": (("delta", "softmax"), STEPS),
     "softmax, then delta": (("softmax", "delta"), STEPS),
-    "two delta layers, twice the steps": (("delta", "delta"), TWICE),
+    "two delta layers, twice the steps": (("delta", "delta"), TWICE_THE_STEPS),
 }
 
 
@@ -58,12 +61,16 @@ class Layer(nn.Module):
         projected = self.w_qkv(words)  # (B, T, d_model) -> (B, T, 3 d_model)
         mixed = self.convolution(projected.mT)  # -> (B, 3 d_model, T + 1)
         projected = mixed[..., :-1].mT  # what padding adds at the end is cut off
-        query, key, value = [split_heads(part, HEADS) for part in projected.chunk(3, dim=-1)]
+        query, key, value = projected.chunk(3, dim=-1)  # (B, T, d_model) each
+        query = split_heads(query, HEADS)  # (B, T, d_model) -> (B, H, T, d_k)
+        key = split_heads(key, HEADS)
+        value = split_heads(value, HEADS)
         if self.kind == "softmax":
             heads, _ = scaled_dot_product_attention(query, key, value, causal_mask(x.size(1)))
         else:
             beta = self.w_beta(words).sigmoid().mT  # (B, T, H) -> (B, H, T)
-            query, key = F.normalize(query, dim=-1), F.normalize(key, dim=-1)
+            query = F.normalize(query, dim=-1)
+            key = F.normalize(key, dim=-1)
             heads, _ = delta_rule(query, key, value, beta)
         return x + self.w_o(merge_heads(heads))
 
@@ -79,7 +86,7 @@ class Recaller(nn.Module):
         self.to_logits = nn.Linear(D_MODEL, VALUES)
 
     def forward(self, symbols: Tensor) -> Tensor:
-        """x (B, T, d_model) -> (B, T, d_model), with x added."""
+        """symbols (B, T) -> logits (B, T, VALUES)."""
         x = self.embedding(symbols) + self.positions[: symbols.size(1)]
         for layer in self.layers:
             x = layer(x)
@@ -95,9 +102,10 @@ def pairs_and_questions(
     """
     keys = torch.rand(texts, KEYS, generator=generator).argsort(dim=1)[:, :count]
     values = torch.randint(VALUES, (texts, count), generator=generator)
-    told = torch.stack([keys, KEYS + values], dim=-1).flatten(1)  # key, value, key, value ...
+    pairs = torch.stack([keys, KEYS + values], dim=-1)  # -> (texts, count, 2)
     order = torch.rand(texts, count, generator=generator).argsort(dim=1)
-    symbols = torch.cat([told, keys.gather(1, order)], dim=1)
+    questions = keys.gather(1, order)
+    symbols = torch.cat([pairs.flatten(1), questions], dim=1)  # key, value, ..., key, key, ...
     return symbols, values.gather(1, order)
 
 
@@ -129,12 +137,12 @@ def share_found(model: Recaller, count: int) -> float:
 
 def measure(run: Run) -> Numbers:
     """Returns the share of values found by each model, by the number of pairs in a text."""
-    found = {}
+    numbers = {}
     for name in MODELS:
         model = train_recaller(name, run)
         for count in COUNTS:
-            found[f"{name}, {count} pairs"] = share_found(model, count)
-    return found
+            numbers[f"{name}, {count} pairs"] = share_found(model, count)
+    return numbers
 
 
 CLAIMS = (
@@ -161,12 +169,12 @@ CLAIMS = (
 def picture(results: Results) -> Figure:
     """Draws a bar for each model in the longest texts, where the models differ most."""
     fig, ax = plt.subplots(figsize=(8, 3.8), layout="constrained")
-    found, colors = {}, {}
+    shares, colors = {}, {}
     for name, (kinds, _) in MODELS.items():
         label = name.replace(", twice", ",\ntwice")
-        found[label] = results.each(f"{name}, {COUNTS[-1]} pairs")
+        shares[label] = results.each(f"{name}, {COUNTS[-1]} pairs")
         colors[label] = BLUE if "softmax" in kinds and "delta" in kinds else GREY
-    charts.bars(ax, found, colors, number="{:.0%}")
+    charts.bars(ax, shares, colors, number="{:.0%}")
     ax.tick_params(labelsize=11)
     ax.spines.bottom.set_visible(False)
     ax.set_title(f"values found in texts of {COUNTS[-1]} pairs of key and value", color=QUIET)
@@ -183,7 +191,8 @@ main = Experiment(
     "of each. In texts of 16 pairs\ntwo delta layers find "
     "{n[two delta layers, twice the steps, 16 pairs]:.0%}, of 8 pairs "
     "{n[two delta layers, twice the steps, 8 pairs]:.0%} · "
-    f"{HEADS} heads, keys of {WIDTH} numbers, trained {STEPS} steps, two delta layers {TWICE}",
+    f"{HEADS} heads, keys of {D_K} numbers, trained {STEPS} steps, "
+    f"two delta layers {TWICE_THE_STEPS}",
     answer="One softmax layer helps: of 32 pairs a delta and a softmax layer find "
     "{n[delta, then softmax, 32 pairs]:.0%}, and two delta layers, trained for twice the steps, "
     "find {n[two delta layers, twice the steps, 32 pairs]:.0%}",

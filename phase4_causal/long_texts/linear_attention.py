@@ -9,6 +9,9 @@ trained as such. Run it to see a state that remembers:
     python phase4_causal/long_texts/linear_attention.py
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -91,21 +94,49 @@ def first_state(query: Tensor, key: Tensor, value: Tensor, state: Tensor | None)
     return state
 
 
-def ready_with_factors(
-    query: Tensor, key: Tensor, value: Tensor, state: Tensor | None, **factors: Tensor
-) -> tuple[list[Tensor], Tensor]:
-    """What a recurrence needs that has factors from 0 to 1, one for each word (..., T).
+def no_output(query: Tensor, state: Tensor) -> Tensor:
+    """The output of no words, (..., 0, d_v), behind which that of each word is put."""
+    return query[..., :0, :] @ state
 
-    Returns query, key, value and each factor as (..., T, 1), none of them in 16 bits, and the state
-    to begin with. Raises ValueError for sizes that do not fit.
+
+@dataclass(frozen=True)
+class Words:
+    """What a recurrence reads of T words; none of it is in 16 bits.
+
+    query, key (..., T, d_k), value (..., T, d_v). beta, alpha: factors from 0 to 1, (..., T, 1).
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    beta: Tensor | None = None
+    alpha: Tensor | None = None
+
+    def chunks(self, size: int) -> Iterator["Words"]:
+        """Yields `size` words after the other, and in the end those that are left."""
+        for start in range(0, self.key.size(-2), size):
+            chunk = {}
+            for name, numbers in vars(self).items():
+                if numbers is not None:
+                    chunk[name] = numbers[..., start : start + size, :]
+            yield Words(**chunk)
+
+
+def words_with_factors(
+    query: Tensor, key: Tensor, value: Tensor, state: Tensor | None, **factors: Tensor
+) -> tuple[Words, Tensor]:
+    """What a recurrence reads that has factors from 0 to 1, one for each word (..., T).
+
+    Returns the words, and the state to begin with. Raises ValueError for sizes that do not fit.
     """
     for name, factor in factors.items():
         if (factor.shape, factor.dtype) != (key.shape[:-1], key.dtype):
             rule = f"{name} has one number for each key, {tuple(key.shape[:-1])} in {key.dtype}"
             raise ValueError(f"{rule}: got {tuple(factor.shape)} in {factor.dtype}")
-    columns = [factor.unsqueeze(-1) for factor in factors.values()]
-    query, key, value, *columns = at_least_float32(query, key, value, *columns)
-    return [query, key, value, *columns], first_state(query, key, value, state)
+    query, key, value, *numbers = at_least_float32(query, key, value, *factors.values())
+    columns = [factor.unsqueeze(-1) for factor in numbers]  # (..., T) -> (..., T, 1)
+    words = Words(query, key, value, **dict(zip(factors, columns, strict=True)))
+    return words, first_state(query, key, value, state)
 
 
 def linear_attention_recurrent(
@@ -123,7 +154,7 @@ def linear_attention_recurrent(
     dtype = query.dtype
     query, key, value = _with_features(query, key, value, feature_map)
     state = first_state(query, key, value, state)
-    outputs = [_normalized(query[..., :0, :] @ state)]  # there may be no words
+    outputs = [_normalized(no_output(query, state))]
     for t in range(key.size(-2)):
         added = key[..., t, :, None] * value[..., t, None, :]  # -> (..., d_k, d_v + 1)
         state = state + added

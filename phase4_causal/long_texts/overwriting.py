@@ -19,7 +19,7 @@ from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE, QUIET
 
-WIDTH = 64  # d_k and d_v
+D_K = 64  # numbers of a key, and of a value
 TEXTS = 20  # of each number of keys
 COUNTS = (4, 8, 16, 32, 64, 128, 256)  # of keys that are written twice
 SHARPNESS = 64.0  # score of a key with itself, for softmax
@@ -37,11 +37,11 @@ def written_twice(count: int, generator: torch.Generator) -> tuple[Tensor, Tenso
     """Draws texts of keys and values in which each key is written in two rounds, with two values.
 
     Key i has the values i and i + count, and a coin says which of them is the newest. Returns keys
-    (TEXTS, count, WIDTH), values (TEXTS, 2 count, WIDTH), the newest value of each key (TEXTS,
+    (TEXTS, count, D_K), values (TEXTS, 2 count, D_K), the newest value of each key (TEXTS,
     count), and the text: the values in the order in which they are written (TEXTS, 2 count).
     """
-    keys = F.normalize(torch.randn(TEXTS, count, WIDTH, generator=generator), dim=-1)
-    values = F.normalize(torch.randn(TEXTS, 2 * count, WIDTH, generator=generator), dim=-1)
+    keys = F.normalize(torch.randn(TEXTS, count, D_K, generator=generator), dim=-1)
+    values = F.normalize(torch.randn(TEXTS, 2 * count, D_K, generator=generator), dim=-1)
     newest = torch.arange(count) + count * torch.randint(2, (TEXTS, count), generator=generator)
     older = (newest + count) % (2 * count)
     first, second = torch.rand(2, TEXTS, count, generator=generator).argsort(dim=-1)  # two orders
@@ -49,17 +49,17 @@ def written_twice(count: int, generator: torch.Generator) -> tuple[Tensor, Tenso
     return keys, values, newest, text
 
 
-def given_by_memories(asked: Tensor, key: Tensor, value: Tensor) -> dict[str, Tensor]:
-    """Returns what each memory gives for the keys asked (B, n, d) -> (B, n, d).
+def outputs_of_memories(query: Tensor, key: Tensor, value: Tensor) -> dict[str, Tensor]:
+    """What each memory gives to queries: (B, n, d) -> (B, n, d).
 
     key, value (B, T, d): the text that the memories have read.
     """
     _, state = delta_rule(key, key, value, torch.ones(key.shape[:-1]))
-    scores = SHARPNESS * asked @ key.mT  # (B, n, d) @ (B, d, T) -> (B, n, T)
+    scores = SHARPNESS * query @ key.mT  # (B, n, d) @ (B, d, T) -> (B, n, T)
     later = LATER * torch.arange(key.size(1))
     return {
-        "sums": asked @ (key.mT @ value),
-        "delta rule": asked @ state,
+        "sums": query @ (key.mT @ value),
+        "delta rule": query @ state,
         "softmax": masked_softmax(scores) @ value,
         "softmax, later preferred": masked_softmax(scores + later) @ value,
     }
@@ -69,23 +69,23 @@ def measure(run: Run) -> Numbers:
     """Returns the share of answers nearest to the newest value, by memory and number of keys."""
     generator = torch.Generator().manual_seed(run.seed)
     each = torch.arange(TEXTS)[:, None]
-    found = {}
+    numbers = {}
     for count in COUNTS:
         keys, values, newest, text = written_twice(count, generator)
-        given = given_by_memories(keys, keys[each, text % count], values[each, text])
-        for name, output in given.items():
+        outputs = outputs_of_memories(keys, keys[each, text % count], values[each, text])
+        for name, output in outputs.items():
             nearest = (output @ values.mT).argmax(dim=-1)  # of all values: (TEXTS, count)
-            found[f"{name}, {count}"] = (nearest == newest).double().mean().item()
-    return found
+            numbers[f"{name}, {count}"] = (nearest == newest).double().mean().item()
+    return numbers
 
 
-def picture(found: Results) -> Figure:
+def picture(results: Results) -> Figure:
     """Draws the share of each memory against the number of keys."""
     fig, ax = plt.subplots(figsize=(8.2, 4.8), layout="constrained")
-    rows = {LABELS[name]: found.row(name, COUNTS) for name in COLORS}
+    rows = {LABELS[name]: results.row(name, COUNTS) for name in COLORS}
     charts.lines(ax, COUNTS, rows, {LABELS[name]: color for name, color in COLORS.items()})
-    ax.axvline(WIDTH, color=GREY, linewidth=1, linestyle=":")
-    ax.text(WIDTH, 0.02, f"{WIDTH} keys: as many as \na key has numbers ", color=QUIET, ha="right")
+    ax.axvline(D_K, color=GREY, linewidth=1, linestyle=":")
+    ax.text(D_K, 0.02, f"{D_K} keys: as many as \na key has numbers ", color=QUIET, ha="right")
     ax.set(xlabel="keys, each written twice", ylim=(0, 1.05))
     ax.set_ylabel("share of the newest values found")
     return fig
@@ -96,7 +96,7 @@ main = Experiment(
     picture=picture,
     title="The delta rule finds the newest value until its memory is full",
     note="Every key is written twice, with two values; then each key is asked for its newest "
-    f"value\nno model: {TEXTS} texts of random keys and values, {WIDTH} numbers each",
+    f"value\nno model: {TEXTS} texts of random keys and values, {D_K} numbers each",
     answer="With the delta rule it can: of 32 keys that are written twice it finds "
     "{n[delta rule, 32]:.0%} of the newest values, where plain sums find {n[sums, 32]:.0%}",
 )

@@ -15,7 +15,7 @@ letters q, k and v are C, B and x, and α is the matrix A, a number times the id
 import torch
 from torch import Tensor
 
-from phase4_causal.long_texts.linear_attention import ready_with_factors
+from phase4_causal.long_texts.linear_attention import no_output, words_with_factors
 
 
 def state_space_by_loops(query: Tensor, key: Tensor, value: Tensor, alpha: Tensor) -> Tensor:
@@ -25,13 +25,13 @@ def state_space_by_loops(query: Tensor, key: Tensor, value: Tensor, alpha: Tenso
     """
     output = []
     for t in range(len(key)):
-        found = torch.zeros_like(value[0])
+        total = torch.zeros_like(value[0])
         for s in range(t + 1):
             weight = torch.dot(query[t], key[s])
             for later in range(s + 1, t + 1):
                 weight = weight * alpha[later]
-            found = found + weight * value[s]
-        output.append(found)
+            total = total + weight * value[s]
+        output.append(total)
     return torch.stack(output)
 
 
@@ -55,11 +55,11 @@ def state_space_attention(query: Tensor, key: Tensor, value: Tensor, alpha: Tens
     query, key (..., T, d_k), value (..., T, d_v), alpha (..., T) from 0 to 1 -> (..., T, d_v).
     Inputs of 16 bits are summed in float32. Raises ValueError for sizes that do not fit.
     """
-    inputs, _ = ready_with_factors(query, key, value, None, alpha=alpha)
-    q, k, v, a = inputs
-    scores = q @ k.mT  # (..., T, d_k) @ (..., d_k, T) -> (..., T, T)
-    weights = decay_mask(a) * scores
-    return (weights @ v).to(query.dtype)  # (..., T, T) @ (..., T, d_v) -> (..., T, d_v)
+    words, _ = words_with_factors(query, key, value, None, alpha=alpha)
+    scores = words.query @ words.key.mT  # (..., T, d_k) @ (..., d_k, T) -> (..., T, T)
+    weights = decay_mask(words.alpha) * scores
+    output = weights @ words.value  # (..., T, T) @ (..., T, d_v) -> (..., T, d_v)
+    return output.to(query.dtype)
 
 
 def state_space_recurrent(
@@ -69,12 +69,11 @@ def state_space_recurrent(
 
     Returns the output (..., T, d_v) and the state (..., d_k, d_v), from which the text may go on.
     """
-    inputs, state = ready_with_factors(query, key, value, state, alpha=alpha)
-    outputs = [inputs[0][..., :0, :] @ state]  # there may be no words
-    for t in range(key.size(-2)):
-        q, k, v, a = [x[..., t : t + 1, :] for x in inputs]
-        state = a * state + k.mT @ v  # -> (..., d_k, d_v)
-        outputs.append(q @ state)  # (..., 1, d_k) @ (..., d_k, d_v) -> (..., 1, d_v)
+    words, state = words_with_factors(query, key, value, state, alpha=alpha)
+    outputs = [no_output(words.query, state)]
+    for word in words.chunks(1):
+        state = word.alpha * state + word.key.mT @ word.value  # -> (..., d_k, d_v)
+        outputs.append(word.query @ state)  # (..., 1, d_k) @ (..., d_k, d_v) -> (..., 1, d_v)
     return torch.cat(outputs, dim=-2).to(query.dtype), state  # T of (..., 1, d_v) -> (..., T, d_v)
 
 

@@ -46,15 +46,15 @@ def measure(run: Run) -> Numbers:
     numbers = {}
     for temperature in TEMPERATURES:
         choose = chooser(torch.Generator().manual_seed(run.seed))
-        new = passes = kept = judged = 0
+        new = passes = accepted = judged = 0
         for prompt in prompts:
             written = speculate(large, small, prompt, Sampling(temperature), choose)
             new += len(written.tokens) - len(prompt)
             passes += written.passes
-            kept += written.kept
+            accepted += written.accepted
             judged += written.judged
         numbers[f"words a pass, temperature {temperature:g}"] = new / passes
-        numbers[f"share of judged words kept, temperature {temperature:g}"] = kept / judged
+        numbers[f"share of judged words kept, temperature {temperature:g}"] = accepted / judged
     return numbers
 
 

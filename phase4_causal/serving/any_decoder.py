@@ -113,7 +113,7 @@ class Decoder:
             self.num_layers, 5, self.num_kv_heads, 2, self.d_k, like=self.embedding, share=False
         )
         for text in texts:
-            cache.take(text)
+            cache.allocate(text)
         for _ in range(2):
             logits = self.logits(*packed(texts, device), cache, texts)
             for text in texts:
@@ -165,7 +165,7 @@ def main() -> None:
     texts = [Text([7, 8, 9]), Text([5, 6])]
     cache = PagedCache(1, 4, 1, block_size=2, d_k=1, like=torch.ones(1), share=False)
     for text in texts:
-        cache.take(text)
+        cache.allocate(text)
     query = torch.zeros(1, 1, 5, 1)  # of five words, who choose nobody
     value = torch.tensor([1.0, 2, 3, 4, 8]).view(1, 1, 5, 1)
     layer = SimpleNamespace(layer_idx=0)

@@ -75,9 +75,9 @@ def costs(model: ToyTransformer, work: Work, batch: int) -> tuple[int, int]:
     d_k = model.positions.size(1) // num_heads
     num_layers = len(model.blocks)
     length = work.past + work.new
-    kept = kv_cache_bytes(num_heads, d_k, length, num_layers=num_layers, bytes_each=4)
+    cache = kv_cache_bytes(num_heads, d_k, length, num_layers=num_layers, bytes_each=4)
     weights = sum(parameter.nbytes for parameter in model.parameters())
-    return count_operations(prepared(model, work, batch)), weights + batch * kept
+    return count_operations(prepared(model, work, batch)), weights + batch * cache
 
 
 def measure(run: Run) -> Numbers:

@@ -82,13 +82,13 @@ def serve(model: Decoder, prompts: list[str], limits: list[int], chunk: int | No
     passes_to_first = tokens_to_first = 0
     per_token = []
     while engine.waiting or engine.running:
-        only_fifth = engine.running == [fifth]
-        nothing_yet = len(fifth.tokens) == length
+        fifth_waits = len(fifth.tokens) == length  # for its first token, which this pass may give
+        others_write = engine.running != [fifth]
         computed = engine.step()
-        if nothing_yet:
+        if fifth_waits:
             passes_to_first += 1
             tokens_to_first += computed
-        if not only_fifth:
+        if others_write:
             per_token.append(computed)
     texts = [user.tokens for user in (*users, fifth)]
     return Served(texts, passes_to_first, tokens_to_first, per_token)
@@ -109,8 +109,8 @@ def measure(run: Run) -> Numbers:
     for name, chunk in CHUNK_SIZES.items():
         served = serve(model, prompts, limits, chunk)
         same = 0
-        for text, theirs in zip(served.texts, expected, strict=True):
-            same += text == theirs
+        for text, reference in zip(served.texts, expected, strict=True):
+            same += text == reference
         numbers[f"{name}, texts as the library's"] = same
         numbers[f"{name}, longest time per token"] = max(served.per_token)
         numbers[f"{name}, passes to first token"] = served.passes_to_first

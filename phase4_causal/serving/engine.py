@@ -112,7 +112,7 @@ class Engine:
         be reached: by the prompt, by the model's positions, or in all blocks.
         """
         tokens = self.model.encode(prompt)
-        room = len(self.cache.readers) * self.cache.block_size  # words in all blocks
+        places = self.cache.num_blocks * self.cache.block_size  # for words, in all blocks
         # The last word is only written, never read: it needs no position and no place in a block.
         longest = self.model.num_positions + 1
         if limit not in range(len(tokens) + 1, longest + 1):
@@ -120,10 +120,10 @@ class Engine:
                 f"limit must be a whole number of words, above the {len(tokens)} that the text "
                 f"begins with, at most {longest}, the model's positions and one: got {limit}"
             )
-        if limit > room + 1:
+        if limit > places + 1:
             raise ValueError(
-                f"limit must be at most {room + 1}, the places of all blocks and one: got {limit}; "
-                "make more blocks"
+                f"limit must be at most {places + 1}, the places of all blocks and one: "
+                f"got {limit}; make more blocks"
             )
         request = Request(tokens, chunk_size=self.chunk_size, limit=limit)
         self.waiting.append(request)
@@ -158,16 +158,16 @@ class Engine:
         That text may be this one, and may have begun to wait for an older one already.
         """
         while request in self.running:
-            if self.cache.take(request):
+            if self.cache.allocate(request):
                 return
             newest = self.running.pop()
-            self.cache.give_back(newest)
+            self.cache.free(newest)
             self.waiting.appendleft(newest)
 
     def let_in(self) -> None:
         """Let texts in, in their order, until the next one finds too few free blocks."""
         while self.waiting:
-            if not self.cache.take(self.waiting[0]):
+            if not self.cache.allocate(self.waiting[0]):
                 return
             self.running.append(self.waiting.popleft())
 
@@ -187,13 +187,13 @@ class Engine:
         return [of_text[-1].argmax().item() for of_text in logits.split(lengths)]
 
     def write(self, request: Request, word: int) -> None:
-        """Put a word behind a text. A text that is finished leaves, and gives its blocks back."""
+        """Put a word behind a text. A text that is finished leaves, and frees its blocks."""
         is_end = word in self.model.end_ids
         if not is_end:
             request.tokens.append(word)
         if is_end or request.is_full:
             self.running.remove(request)
-            self.cache.give_back(request)
+            self.cache.free(request)
 
 
 def main() -> None:

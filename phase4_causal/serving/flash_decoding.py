@@ -15,7 +15,13 @@ import math
 import torch
 from torch import Tensor
 
-from phase4_causal.long_texts.flash_attention import LOG2_E, finish, keep, merge, nothing
+from phase4_causal.long_texts.flash_attention import (
+    LOG2_E,
+    empty_partial,
+    merge_partials,
+    normalize,
+    partial_softmax,
+)
 from shared.attention_checks import check_attention_inputs, check_sizes
 
 
@@ -31,14 +37,14 @@ def flash_decoding(query: Tensor, key: Tensor, value: Tensor, *, num_splits: int
     query = query * LOG2_E / math.sqrt(query.size(-1))
     keys = key.tensor_split(num_splits, dim=-2)
     values = value.tensor_split(num_splits, dim=-2)
-    parts = []
+    partials = []
     for k, v in zip(keys, values, strict=True):
         if k.size(-2) > 0:  # with fewer keys than processors, some have none
-            parts.append(keep(query @ k.mT, v))  # on a processor of its own
-    kept = nothing(query, value.size(-1))
-    for part in parts:
-        kept = merge(kept, part)
-    output, _ = finish(kept)
+            partials.append(partial_softmax(query @ k.mT, v))  # on a processor of its own
+    merged = empty_partial(query, value.size(-1))
+    for partial in partials:
+        merged = merge_partials(merged, partial)
+    output, _ = normalize(merged)
     return output
 
 
@@ -49,8 +55,9 @@ def main() -> None:
     print("One query and 1,000 keys. The most keys of a processor, and how far the output is off:")
     for num_splits in (1, 4, 16):
         output = flash_decoding(query, key, value, num_splits=num_splits)
-        share = math.ceil(1000 / num_splits)
-        print(f"   {num_splits:2} processors: {share:4} keys, {(output - whole).abs().max():.0e}")
+        most_keys = math.ceil(1000 / num_splits)
+        error = (output - whole).abs().max()
+        print(f"   {num_splits:2} processors: {most_keys:4} keys, {error:.0e}")
 
 
 if __name__ == "__main__":

@@ -57,18 +57,18 @@ class LatentAttention(nn.Module):
         self.w_o = linear(d_model, d_model)
 
     def project(self, x: Tensor, past: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the queries of x (B, T, d_model), behind `past` words, and what is kept of x.
+        """Returns the queries of x (B, T, d_model), behind `past` words, and its cache entries.
 
-        Each head has a query for words, (B, H, T, d_k), and one for places, (B, H, T, d_r). Kept
-        are c and the key of the place, side by side: (B, T, d_c + d_r).
+        Each head has a query for words, (B, H, T, d_k), and one for places, (B, H, T, d_r). An
+        entry is c and the key of the place, side by side: (B, T, d_c + d_r).
         """
         check_sequences(self.w_q.in_features, x, x, x)
         positions = torch.arange(past, past + x.size(1), device=x.device)
         query = split_heads(self.w_q(x), self.num_heads)  # (B, T, d_model) -> (B, H, T, d_k)
-        of_places = split_heads(self.w_q_rotary(x), self.num_heads)  # -> (B, H, T, d_r)
-        turned = rotary(of_places, positions)
-        place = rotary(self.w_k_rotary(x), positions)  # (B, T, d_model) -> (B, T, d_r)
-        return query, turned, torch.cat([self.w_down(x), place], dim=-1)
+        query_rotary = split_heads(self.w_q_rotary(x), self.num_heads)  # -> (B, H, T, d_r)
+        turned = rotary(query_rotary, positions)
+        key_rotary = rotary(self.w_k_rotary(x), positions)  # (B, T, d_model) -> (B, T, d_r)
+        return query, turned, torch.cat([self.w_down(x), key_rotary], dim=-1)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x (B, T, d_model) -> output (B, T, d_model), weights (B, H, T, T).
@@ -76,51 +76,53 @@ class LatentAttention(nn.Module):
         This is how the model reads: each head makes its keys and values. mask: a further mask, such
         as that of padding, as MultiHeadAttention takes it.
         """
-        query, turned, kept = self.project(x)
-        c, place = kept.split([self.d_latent, self.d_rotary], dim=-1)
+        query, turned, entries = self.project(x)
+        c, key_rotary = entries.split([self.d_latent, self.d_rotary], dim=-1)
         key = split_heads(self.w_uk(c), self.num_heads)  # (B, T, d_c) -> (B, H, T, d_k)
         value = split_heads(self.w_uv(c), self.num_heads)  # (B, T, d_c) -> (B, H, T, d_k)
-        place = place.unsqueeze(1).expand_as(turned)  # (B, T, d_r) -> (B, H, T, d_r)
+        key_rotary = key_rotary.unsqueeze(1).expand_as(turned)  # (B, T, d_r) -> (B, H, T, d_r)
         query = torch.cat([query, turned], dim=-1)  # -> (B, H, T, d_k + d_r)
-        key = torch.cat([key, place], dim=-1)  # -> (B, H, T, d_k + d_r)
+        key = torch.cat([key, key_rotary], dim=-1)  # -> (B, H, T, d_k + d_r)
         heads, weights = scaled_dot_product_attention(query, key, value, also_causal(x, mask))
         return self.w_o(merge_heads(heads)), weights  # (B, H, T, d_k) -> (B, T, d_model)
 
-    def decode(self, x: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-        """forward for new words x (B, T, d_model), from what was kept of the past; absorbed.
+    def decode(self, x: Tensor, cache: Tensor) -> tuple[Tensor, Tensor]:
+        """forward for new words x (B, T, d_model), from the cache of the past; absorbed.
 
-        kept: (B, T_past, d_c + d_r). Returns the output (B, T, d_model) and what is kept with the
-        new words, (B, T_past + T, d_c + d_r). No key and no value of a head is ever made. Raises
-        ValueError if kept has another shape.
+        cache: (B, T_past, d_c + d_r). Returns the output (B, T, d_model) and the cache with the new
+        words, (B, T_past + T, d_c + d_r). No key and no value of a head is ever made. Raises
+        ValueError if the cache has another shape.
         """
         size = self.d_latent + self.d_rotary
-        if kept.dim() != 3 or (kept.size(0), kept.size(2)) != (x.size(0), size):
-            rule = f"({x.size(0)}, T_past, {size})"
-            raise ValueError(f"kept must be {rule}: got {tuple(kept.shape)}; begin with T_past = 0")
-        query, turned, new = self.project(x, past=kept.size(1))
-        kept = torch.cat([kept, new], dim=1)  # (B, T_past, d_c + d_r) -> (B, T_k, d_c + d_r)
-        by_head = (self.num_heads, self.d_k)
-        w_uk = self.w_uk.weight.unflatten(0, by_head)  # (H d_k, d_c) -> (H, d_k, d_c)
-        w_uv = self.w_uv.weight.unflatten(0, by_head)
+        if cache.dim() != 3 or (cache.size(0), cache.size(2)) != (x.size(0), size):
+            rule = f"cache must be ({x.size(0)}, T_past, {size})"
+            raise ValueError(f"{rule}: got {tuple(cache.shape)}; begin with T_past = 0")
+        query, turned, entries = self.project(x, past=cache.size(1))
+        cache = torch.cat([cache, entries], dim=1)  # (B, T_past, d_c + d_r) -> (B, T_k, d_c + d_r)
+        head_shape = (self.num_heads, self.d_k)
+        w_uk = self.w_uk.weight.unflatten(0, head_shape)  # (H d_k, d_c) -> (H, d_k, d_c)
+        w_uv = self.w_uv.weight.unflatten(0, head_shape)
         query = torch.cat([query @ w_uk, turned], dim=-1)  # -> (B, H, T, d_c + d_r)
         # This query is longer than forward's, by whose size the scores must be divided.
         query = query * math.sqrt(size / (self.d_k + self.d_rotary))
-        key = kept.unsqueeze(1)  # (B, T_k, d_c + d_r) -> (B, 1, T_k, d_c + d_r): one for all heads
+        key = cache.unsqueeze(1)  # (B, T_k, d_c + d_r) -> (B, 1, T_k, d_c + d_r): one for all heads
         value = key[..., : self.d_latent]
         mask = causal_mask(x.size(1), key.size(2), device=x.device)
         mean, _ = scaled_dot_product_attention(query, key, value, mask)  # -> (B, H, T, d_c)
         heads = mean @ w_uv.mT  # (B, H, T, d_c) -> (B, H, T, d_k)
-        return self.w_o(merge_heads(heads)), kept
+        return self.w_o(merge_heads(heads)), cache
 
 
 def main() -> None:
     attention = LatentAttention(d_model=8, num_heads=2, d_latent=3, d_rotary=2)
-    x, kept = torch.randn(1, 4, 8), torch.empty(1, 0, 5)
+    x = torch.randn(1, 4, 8)
+    cache = torch.empty(1, 0, 5)
     at_once, _ = attention(x)
     print("Four words, read at once and one by one; numbers kept, and the outputs' difference:")
-    for place, word in enumerate(x.split(1, dim=1)):
-        output, kept = attention.decode(word, kept)
-        print(f"   {kept.numel():2} numbers, {(output - at_once[:, place]).abs().max():.0e}")
+    for position, word in enumerate(x.split(1, dim=1)):
+        output, cache = attention.decode(word, cache)
+        difference = (output - at_once[:, position]).abs().max()
+        print(f"   {cache.numel():2} numbers, {difference:.0e}")
 
 
 if __name__ == "__main__":

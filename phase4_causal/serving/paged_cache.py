@@ -8,12 +8,12 @@ et al. 2023, PagedAttention):
             may belong to any text
     table   of a text: its blocks in order. Position t is in block table[t // block_size], at place
             t % block_size
-    free    the blocks that no text has. A text takes one when its last is full, and gives all back
-            when it ends
+    free    the blocks that no text has. A text gets one when its last is full, and frees all of its
+            own when it ends
 
 Texts that begin alike share their first blocks: only full ones, which nobody writes into any more,
-so none is copied. A block is found by the words that it holds, even when it is free, until somebody
-takes it and writes into it.
+so none is copied. A block is found by the words that it holds, even when it is free, until another
+text gets it and writes into it.
 
     python phase4_causal/serving/paged_cache.py
 """
@@ -54,10 +54,10 @@ class Text:
 class PagedCache:
     """Keys and values of many texts, (num_layers, num_blocks, H_kv, block_size, d_k) each.
 
-    like: a tensor of their dtype, on their device. readers: how many texts have each block. holds:
-    of each block all tokens of its text up to the block's end, by which it is found; servers keep a
-    hash of them. share=False: no block is looked for, and each text has its own. Raises ValueError
-    for num_blocks or block_size below 1.
+    like: a tensor of their dtype, on their device. ref_counts: how many texts have each block.
+    contents: of each block all tokens of its text up to the block's end, by which it is found;
+    servers keep a hash of them. share=False: no block is looked for, and each text has its own.
+    Raises ValueError for num_blocks or block_size below 1.
     """
 
     def __init__(
@@ -74,58 +74,59 @@ class PagedCache:
         check_sizes(1, num_blocks=num_blocks, block_size=block_size)
         self.keys = like.new_zeros(num_layers, num_blocks, num_kv_heads, block_size, d_k)
         self.values = torch.zeros_like(self.keys)
+        self.num_blocks = num_blocks
         self.block_size = block_size
         self.share = share
-        self.readers = [0] * num_blocks
-        self.holds: list[list[int]] = [[]] * num_blocks
+        self.ref_counts = [0] * num_blocks
+        self.contents: list[list[int]] = [[]] * num_blocks
 
     @property
-    def free(self) -> list[int]:
+    def free_blocks(self) -> list[int]:
         """The blocks that no text has."""
-        return [block for block, readers in enumerate(self.readers) if not readers]
+        return [block for block in range(self.num_blocks) if not self.ref_counts[block]]
 
-    def found(self, tokens: list[int]) -> list[int]:
+    def find_prefix(self, tokens: list[int]) -> list[int]:
         """The full blocks that hold the beginning of these tokens.
 
         The last token is never looked for, since its query is still needed.
         """
         blocks = []
         for end in range(self.block_size, len(tokens), self.block_size):
-            if tokens[:end] not in self.holds:
+            if tokens[:end] not in self.contents:
                 break
-            blocks.append(self.holds.index(tokens[:end]))
+            blocks.append(self.contents.index(tokens[:end]))
         return blocks
 
-    def take(self, text: Text) -> bool:
+    def allocate(self, text: Text) -> bool:
         """Give the text blocks for all of its tokens, before the pass that computes `text.new`.
 
         Returns False, and changes nothing, if too few blocks are free.
         """
-        found = []
+        prefix = []  # blocks that are full already
         if self.share and not text.table:
-            found = self.found(text.tokens)
-        free = [block for block in self.free if block not in found]
+            prefix = self.find_prefix(text.tokens)
+        free = [block for block in self.free_blocks if block not in prefix]
         needed = math.ceil(len(text.tokens) / self.block_size)
-        missing = needed - len(text.table) - len(found)
+        missing = needed - len(text.table) - len(prefix)
         if missing > len(free):
             return False
-        for block in found + free[:missing]:
-            self.readers[block] += 1
+        for block in prefix + free[:missing]:
+            self.ref_counts[block] += 1
             text.table.append(block)
-        text.stored += len(found) * self.block_size
+        text.stored += len(prefix) * self.block_size
         for number, block in enumerate(text.table, start=1):
             end = number * self.block_size
             # A block that the next pass does not fill must not be found: it holds nothing yet.
-            self.holds[block] = text.tokens[:end] if end <= text.new.stop else []
+            self.contents[block] = text.tokens[:end] if end <= text.new.stop else []
         return True
 
-    def give_back(self, text: Text) -> None:
+    def free(self, text: Text) -> None:
         """Free the blocks of a text, unless others read them, too.
 
-        What a block holds stays in it until the block is taken again.
+        What a block holds stays in it until the block is allocated again.
         """
         for block in text.table:
-            self.readers[block] -= 1
+            self.ref_counts[block] -= 1
         text.table = []
         text.stored = 0
 
@@ -175,13 +176,13 @@ def paged_attention(query: Tensor, cache: PagedCache, layer: int, texts: Sequenc
     shared_by = query.size(1) // cache.keys.size(2)  # query heads for each head of keys
     outputs = []
     lengths = [len(text.new) for text in texts]
-    for asking, text in zip(query.split(lengths), texts, strict=True):
+    for q, text in zip(query.split(lengths), texts, strict=True):
         key = in_a_row(cache.keys[layer], text)
         value = in_a_row(cache.values[layer], text)
         key = key.repeat_interleave(shared_by, dim=0)  # (H_kv, T, d_k) -> (H, T, d_k)
         value = value.repeat_interleave(shared_by, dim=0)
         mask = causal_mask(len(text.new), text.new.stop, device=query.device)
-        output, _ = scaled_dot_product_attention(asking.transpose(0, 1), key, value, mask)
+        output, _ = scaled_dot_product_attention(q.transpose(0, 1), key, value, mask)
         outputs.append(output.transpose(0, 1))  # (H, T_new, d_k) -> (T_new, H, d_k)
     return torch.cat(outputs)
 
@@ -192,9 +193,9 @@ def main() -> None:
     print("Six blocks for two words each. The blocks that each text gets:")
     for sentence in ("the cat sat", "the cat ran", "a dog sat on"):
         text = Text(encode(sentence.split()))
-        cache.take(text)
+        cache.allocate(text)
         print(f"   {sentence:14}{text.table}")
-    print(f'"the cat" stands in one block for two texts; block {cache.free[0]} is free')
+    print(f'"the cat" stands in one block for two texts; block {cache.free_blocks[0]} is free')
 
 
 if __name__ == "__main__":

@@ -1,15 +1,11 @@
 """How does a model read a text without end with a cache of fixed size?
 
-It forgets. A buffer of W slots holds the last W positions: position p goes to slot p mod W, over
-the one W before it (sliding window with a rolling buffer; Mistral 7B, Jiang et al. 2023, section
+It forgets. A buffer of N slots holds the last N positions: position p goes to slot p mod N, over
+the one N before it (sliding window with a rolling buffer; Mistral 7B, Jiang et al. 2023, section
 2). The first tokens may have slots of their own, which are never written over (StreamingLLM; Xiao
 et al. 2023, section 3.2):
 
-    sinks = 1, W = 3, eight words read      slots    0 | 7 5 6
-    places, counted within the cache                 0 | 3 1 2
-
-Keys are kept unturned, and turned by their place in the cache when they are asked: so no distance
-is larger than the cache, however long the text.
+    sinks = 1, N = 3, eight words read      slots    0 | 7 5 6
 
     python phase4_causal/serving/rolling_cache.py
 """
@@ -23,7 +19,7 @@ from phase4_causal.key_value_cache import KeyValueCache
 class RollingCache:
     """Keys and values of the first `sinks` positions and of the last ones, in a KeyValueCache.
 
-    slots: the KeyValueCache; those that are not for sinks roll, and their number is the window.
+    slots: the KeyValueCache. size: how many of its slots roll, those that are not for sinks.
     length: of the text so far. Raises ValueError unless the slots are empty and one is left that
     rolls.
     """
@@ -38,7 +34,7 @@ class RollingCache:
             )
         self.slots = slots
         self.sinks = sinks
-        self.window = slots.max_length - sinks
+        self.size = slots.max_length - sinks
         self.length = 0
 
     @property
@@ -50,14 +46,8 @@ class RollingCache:
     def positions(self) -> Tensor:
         """The position in the text that each filled slot holds, (filled,)."""
         slots = torch.arange(self.filled, device=self.slots.keys.device)
-        rounds = (self.length - 1 - slots) // self.window  # how often a slot was written over
-        return torch.where(slots < self.sinks, slots, slots + rounds * self.window)
-
-    @property
-    def places(self) -> Tensor:
-        """The place in the cache of what each filled slot holds, (filled,): 0 is the oldest."""
-        forgotten = self.length - self.filled
-        return torch.where(self.positions < self.sinks, self.positions, self.positions - forgotten)
+        rounds = (self.length - 1 - slots) // self.size  # how often a slot was written over
+        return torch.where(slots < self.sinks, slots, slots + rounds * self.size)
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Put key and value (B, H, 1, d_k) of the next position in its slot.
@@ -74,7 +64,7 @@ class RollingCache:
             )
         next_slot = self.length
         if self.length >= self.sinks:
-            next_slot = self.sinks + (self.length - self.sinks) % self.window
+            next_slot = self.sinks + (self.length - self.sinks) % self.size
         self.slots.length = next_slot  # where the KeyValueCache writes
         self.slots.append(key, value)
         self.length += 1
@@ -83,12 +73,10 @@ class RollingCache:
 
 def main() -> None:
     cache = RollingCache(KeyValueCache(batch=1, num_heads=1, max_length=4, d_k=1), sinks=1)
-    print(
-        "One sink and three slots that roll. The positions in them, and their places in the cache:"
-    )
+    print("One sink and three slots that roll. The positions in them, after each word:")
     for _ in range(8):
         cache.append(*torch.zeros(2, 1, 1, 1, 1))
-        print("  ", cache.positions.tolist(), cache.places.tolist())
+        print("  ", cache.positions.tolist())
 
 
 if __name__ == "__main__":

@@ -44,13 +44,13 @@ def chooser(generator: torch.Generator) -> Choose:
 class Speculated:
     """What was written: tokens, the prompt among them.
 
-    passes: of the large model. judged: drafted words up to the first that did not stay. kept: those
-    that stayed.
+    passes: of the large model. judged: drafted words up to the first that was refused. accepted:
+    those that stayed.
     """
 
     tokens: list[int]
     passes: int = 0
-    kept: int = 0
+    accepted: int = 0
     judged: int = 0
 
 
@@ -70,8 +70,8 @@ def keep_or_replace(words: list[int], q: list[Tensor], p: Tensor, choose: Choose
     (n + 1, V), with a row for the one more.
     """
     for i, word in enumerate(words):
-        keep = min(1.0, (p[i][word] / q[i][word]).item())
-        stays = choose(p.new_tensor([1 - keep, keep]))
+        chance = min(1.0, (p[i][word] / q[i][word]).item())
+        stays = choose(p.new_tensor([1 - chance, chance]))
         if not stays:
             return [*words[:i], choose(missing_part(p[i], q[i]))]
     return [*words, choose(p[-1])]
@@ -113,21 +113,21 @@ def speculate(
     small_caches = new_caches(small, limit + 1)
     while len(written.tokens) <= limit and written.tokens[-1] != END_ID:
         draft, q = [], []
-        room = limit - len(written.tokens)  # the one more is not counted
-        while len(draft) < min(drafted, room) and END_ID not in draft:
+        most = min(drafted, limit - len(written.tokens))  # the one more is not counted
+        while len(draft) < most and END_ID not in draft:
             q.append(read_on(small, written.tokens + draft, small_caches, sampling)[-1])
             draft.append(choose(q[-1]))
         p = read_on(large, written.tokens + draft, large_caches, sampling)
-        stay = keep_or_replace(draft, q, p[-len(draft) - 1 :], choose)
+        new = keep_or_replace(draft, q, p[-len(draft) - 1 :], choose)
         written.passes += 1
-        written.kept += len(stay) - 1
-        written.judged += min(len(stay), len(draft))
-        if END_ID in stay:
-            stay = stay[: stay.index(END_ID) + 1]
-        written.tokens += stay
-        read = len(written.tokens) - 1  # the last word is read in the next pass
+        written.accepted += len(new) - 1
+        written.judged += min(len(new), len(draft))
+        if END_ID in new:
+            new = new[: new.index(END_ID) + 1]
+        written.tokens += new
+        num_read = len(written.tokens) - 1  # the last word is read in the next pass
         for cache in (*large_caches, *small_caches):
-            cache.truncate(min(cache.length, read))
+            cache.truncate(min(cache.length, num_read))
     return written
 
 

@@ -5,13 +5,10 @@ shared/tests/test_oracles.py compares all ways with their references, for all le
 
 import itertools
 import math
-import sys
-from datetime import timedelta
 from functools import partial
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
@@ -20,17 +17,16 @@ from phase4_causal.long_texts import (
     hybrid,
     long_context,
     overwriting,
-    ring_attention,
     sparse_masks,
 )
 from phase4_causal.long_texts.delta_rule import delta_by_loops, delta_rule, delta_rule_recurrent
 from phase4_causal.long_texts.flash_attention import (
     LOG2_E,
-    finish,
+    empty_partial,
     flash_attention,
-    keep,
-    merge,
-    nothing,
+    merge_partials,
+    normalize,
+    partial_softmax,
 )
 from phase4_causal.long_texts.gated_delta import (
     gated_delta,
@@ -43,14 +39,13 @@ from phase4_causal.long_texts.linear_attention import (
     linear_attention,
     linear_attention_recurrent,
 )
-from phase4_causal.long_texts.local_attention import local_attention
 from phase4_causal.long_texts.state_space import (
     decay_mask,
     state_space_attention,
     state_space_recurrent,
 )
 from phase4_causal.long_texts.topk_attention import top_blocks, top_k_mask, top_keys
-from shared.attention_utils import causal_mask, local_mask, strided_mask
+from shared.attention_utils import local_mask, strided_mask
 from shared.tests.helpers import near, qkv
 from shared.toy_language import END_ID, START_ID, encode
 from shared.training.objectives import corpus
@@ -141,52 +136,16 @@ def test_merged_in_any_order_parts_of_the_keys_are_all_keys():
     query, key, value = inputs_of(5, 11, leading=())
     scores = query @ key.mT * 9  # sharp: the largest one differs from part to part
     cuts = (slice(4), slice(4, 5), slice(5, 11))
-    parts = [keep(scores[:, part] * LOG2_E, value[part]) for part in cuts]
+    parts = [partial_softmax(scores[:, part] * LOG2_E, value[part]) for part in cuts]
     for a, b, c in itertools.permutations(parts):
-        for merged in (merge(merge(a, b), c), merge(a, merge(b, c))):
+        left = merge_partials(merge_partials(a, b), c)
+        right = merge_partials(a, merge_partials(b, c))
+        for merged in (left, right):
             near(merged.largest, scores.max(dim=-1, keepdim=True).values * LOG2_E)
             near(merged.weighted / merged.total, scores.softmax(dim=-1) @ value)
-    none = nothing(torch.zeros(2, 5), d_v=3)
-    assert not finish(merge(none, none))[0].any(), "nothing and nothing is nothing"
-
-
-def test_two_tiles_by_hand_are_what_a_calculator_says():
-    """The arithmetic of the lesson: scores 1, 2 with values 3, 1, then 4, 0 with 5, 2."""
-    scores, values = torch.tensor([[1.0, 2], [4, 0]]), torch.tensor([[3.0, 1], [5, 2]])
-    first, second = (keep(s * LOG2_E, v[:, None]) for s, v in zip(scores, values, strict=True))
-    largest, total, weighted = torch.cat(merge(first, second)).tolist()
-    assert f"{largest / LOG2_E:g}, {total:.3f}, {weighted:.3f}" == "4, 1.203, 5.321"
-    assert f"{weighted / total:.2f}" == "4.42"
-
-
-# ---- every way
-
-STATE, BETA = torch.zeros(3, 3), torch.zeros(6)
-
-
-def fewer_queries(query, key, value):
-    return linear_attention_recurrent(query[:3], key, value)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (partial(linear_attention, feature_map="exp"), "unknown .*: choose from elu, relu"),
-        (fewer_queries, "as many queries as keys: got T_q=3, T_k=6"),
-        (partial(linear_attention_recurrent, state=STATE), r"shape \(3, 4\) of .*: got \(3, 3\)"),
-        (partial(delta_rule, beta=BETA[:5]), r"for each key, \(6,\) in .*: got \(5,\)"),
-        (partial(delta_rule, beta=BETA, state=STATE.double()), "float32: got .*torch.float64"),
-        (partial(gated_delta, beta=BETA, alpha=BETA[:5]), "alpha has one .*, .6,. in .*got .5,."),
-        (partial(state_space_attention, alpha=BETA[:5]), "alpha has one .*: got .5,."),
-        (partial(flash_attention, block_size=0), "block_size must be a whole number, 1 or more"),
-        (partial(local_attention, window=-1), "window must be a whole number, 0 or more"),
-        (ring_attention.ring_attention, "needs a process group: there is none"),
-    ],
-)
-def test_what_does_not_fit_is_refused(call, message):
-    x = torch.randn(6, 3)
-    with pytest.raises(ValueError, match=message):
-        call(x, x, x)
+    none = empty_partial(torch.zeros(2, 5), d_v=3)
+    output, _ = normalize(merge_partials(none, none))
+    assert not output.any(), "nothing and nothing is nothing"
 
 
 # ---- another kernel, and the delta rule
@@ -203,7 +162,7 @@ def test_linear_attention_is_hardly_nearer_to_softmax_than_a_plain_average():
 
 def test_the_delta_rule_puts_a_value_in_place_of_the_old_one_and_sums_give_both():
     key, value = torch.eye(5).repeat(1, 2, 1), torch.randn(1, 10, 5)
-    found = overwriting.given_by_memories(key[:, :5], key, value)
+    found = overwriting.outputs_of_memories(key[:, :5], key, value)
     near(found["delta rule"], value[:, 5:])
     near(found["sums"], value[:, :5] + value[:, 5:])
 
@@ -448,23 +407,21 @@ def test_the_traffic_of_tiles_is_what_a_loop_counts():
     near(long_context.moved(3), 4 * (4 * 3 * 64 + 4 * 9) / 2**20)
 
 
-def test_reach_by_hand():
-    """A window of 1 over 4 positions goes 1 step a layer; stride 2 keeps odd and even apart."""
-    near_by, far = local_mask(4, 4, 1), strided_mask(4, 4, 2)
-    one, two = itertools.islice(sparse_masks.reach([near_by]), 2)
-    assert torch.equal(one, near_by) and torch.equal(two, local_mask(4, 4, 2))
-    past, idle = causal_mask(4), torch.eye(4, dtype=torch.bool)
-    all_pairs = past | ~past
-    for masks, layers in (
-        ([near_by], 3),
-        ([far], math.inf),
-        ([near_by, far], 2),
-        ([all_pairs], 1),
-        ([past], math.inf),  # nobody hears of the future
-        ([idle, all_pairs], 2),  # one idle layer is not the end
-        ([~idle], 1),  # nobody looks at itself, and nobody forgets itself
-    ):
-        assert sparse_masks.layers_needed(masks, all_pairs) == layers
+@pytest.mark.parametrize(
+    ("masks", "layers"),
+    [
+        ([local_mask(64, 64, 8)], 8),  # T / window
+        ([strided_mask(64, 64, 8)], math.inf),
+        ([local_mask(64, 64, 8), strided_mask(64, 64, 8)], 2),  # in turn
+    ],
+)
+def test_how_many_layers_it_takes_until_all_words_have_met(masks, layers):
+    """What the page says of 64 words; the residual connection keeps what was there."""
+    seen, count = torch.eye(64), 0
+    while not seen.all() and count < 64:
+        seen = seen + (masks[count % len(masks)].float() @ seen).sign()
+        count += 1
+    assert (count if seen.all() else math.inf) == layers
 
 
 def test_masks_of_the_trained_model_are_what_their_names_say():
@@ -508,50 +465,3 @@ def test_answers_through_a_mask_are_those_of_a_loop_over_words(name):
             losses.append(-said.log_softmax(dim=-1)[word].item())
             right.append(said.argmax().item() == word)
     near(found, (sum(losses) / len(losses), sum(right) / len(right)))
-
-
-# ---- ring attention, on several processes
-
-forked = pytest.mark.skipif(
-    sys.platform != "linux", reason="the processes are copies of this one, so nothing is loaded"
-)
-
-
-def attend_to_slice(rank, inputs, lengths, causal, folder):
-    """What each process does with its slice of the text; its output is left in a file."""
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/meeting",
-        rank=rank,
-        world_size=len(lengths),
-        timeout=timedelta(seconds=20),
-    )
-    own = [x.split(lengths, dim=-2)[rank] for x in inputs]
-    torch.save(ring_attention.ring_attention(*own, causal=causal), folder / f"{rank}.pt")
-    dist.destroy_process_group()
-
-
-@forked
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("lengths", [(11,), (3, 4), (5, 131, 17), (1, 0, 1)], ids=str)
-def test_a_ring_is_attention_on_the_whole(lengths, causal, tmp_path):
-    """On one, two and three processes, with slices of unequal lengths; one is empty."""
-    length = sum(lengths)
-    inputs = [3 * x for x in qkv(length, t_q=length, t_k=length, leading=(2, 3), d_k=7, d_v=5)]
-    arguments = (inputs, lengths, causal, tmp_path)
-    torch.multiprocessing.start_processes(
-        attend_to_slice, arguments, len(lengths), daemon=True, start_method="fork"
-    )
-    slices = [torch.load(tmp_path / f"{rank}.pt") for rank in range(len(lengths))]
-    expected = F.scaled_dot_product_attention(*inputs, is_causal=causal)
-    near(torch.cat(slices, dim=-2), expected)
-
-
-@forked
-def test_the_script_compares_three_processes_with_the_whole(capfd, monkeypatch):
-    copied = partial(torch.multiprocessing.start_processes, start_method="fork")
-    monkeypatch.setattr(torch.multiprocessing, "spawn", copied)
-    ring_attention.main()
-    differences = [float(line.split()[-1]) for line in capfd.readouterr().out.splitlines()]
-    assert len(differences) == 2 and max(differences) == pytest.approx(0, abs=1e-12)

@@ -149,7 +149,6 @@ def test_one_name_means_one_thing():
 # ---- attention is asked by somebody else
 
 ASKED_ELSEWHERE = {  # file -> the test that compares it
-    "ring_attention.py": "test_long_texts.py, in several processes",
     "long_path.py": "test_reading.py",
     "undivided.py": "test_parts.py: it is wrong on purpose",
 }

@@ -55,6 +55,7 @@ from phase4_causal.long_texts.topk_attention import (
     top_blocks,
     top_keys,
 )
+from phase4_causal.rotary_attention import RotaryHeads, frequencies
 from phase4_causal.serving.flash_decoding import flash_decoding
 from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.paged_cache import PagedCache, Text, paged_attention
@@ -208,9 +209,11 @@ def gated_by_states(q, k, v, beta, alpha):
     return torch.stack(outputs, dim=-2), h
 
 
-def turned(x, places):
+def turned(x, places, turns=None):
     """Rotary positions: each pair of features is a complex number that is turned."""
-    angle = places[:, None] * 10000.0 ** (-torch.arange(0, x.size(-1), 2).double() / x.size(-1))
+    if turns is None:
+        turns = 10000.0 ** (-torch.arange(0, x.size(-1), 2).double() / x.size(-1))
+    angle = places[:, None] * turns
     pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
     return torch.view_as_real(pairs * torch.polar(torch.ones_like(angle), angle)).flatten(-2)
 
@@ -245,7 +248,7 @@ def paged(q, k, v):
         for text in texts:
             text.stored = len(text.tokens)
             text.tokens += [0] * key.size(2)
-            assert cache.take(text)
+            assert cache.allocate(text)
         cache.store(0, packed(key), packed(value), texts)
     found = paged_attention(packed(q), cache, 0, texts)
     return found.unflatten(0, (B, -1)).transpose(1, 2)
@@ -454,6 +457,15 @@ def with_turned(m, x, _):
     place = torch.arange(x.size(1))
     query, key = turned(m.w_q(x), place), turned(m.w_k(x), place)
     return m.w_o(F.scaled_dot_product_attention(query, key, m.w_v(x)))
+
+
+def with_turned_heads(m, x, _):
+    """Three heads, under the causal mask; what each pair turns is known in float32."""
+    place, turns = torch.arange(x.size(1)), frequencies(D_MODEL // 3).double()
+    query = turned(heads_of(m.w_q(x), 3), place, turns)
+    key = turned(heads_of(m.w_k(x), 3), place, turns)
+    heads = F.scaled_dot_product_attention(query, key, heads_of(m.w_v(x), 3), is_causal=True)
+    return m.w_o(merged(heads))
 
 
 def with_distance(m, x, _):
@@ -694,6 +706,7 @@ MODULES = {  # of x and a context: what makes the module, the way, its reference
     "additive, dot": (of(LuongAttention), cross, by_scores(dot), SOME),
     "additive, general": (of(LuongAttention, "general"), cross, by_scores(general), SOME),
     "additive, concat": (of(LuongAttention, "concat"), cross, by_scores(concat), SOME),
+    "rotary_attention": (of(RotaryHeads, 3), alone, with_turned_heads, ALIKE),
     "causal_attention": (CAUSAL, alone, itself(causal_by_torch), ALIKE),
     "key_value_cache": (CAUSAL, with_cache, itself(causal_by_torch), ALIKE),
     "toy_model": (toy(MultiHeadAttention), transformer, transformer_by_torch, SHORT),

@@ -9,6 +9,21 @@ import pytest
 import torch
 
 from phase3_visualization.pretrained.attention_maps import draw_heads
+from phase4_causal.key_value_cache import KeyValueCache
+from phase4_causal.long_texts.delta_rule import delta_rule
+from phase4_causal.long_texts.flash_attention import flash_attention
+from phase4_causal.long_texts.gated_delta import gated_delta
+from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent
+from phase4_causal.long_texts.local_attention import local_attention
+from phase4_causal.long_texts.state_space import state_space_attention
+from phase4_causal.models import long_model
+from phase4_causal.rotary_attention import frequencies
+from phase4_causal.serving.engine import Engine
+from phase4_causal.serving.flash_decoding import flash_decoding
+from phase4_causal.serving.latent_attention import LatentAttention
+from phase4_causal.serving.packed_toy import PackedToy
+from phase4_causal.serving.paged_cache import PagedCache, Text
+from phase4_causal.serving.rolling_cache import RollingCache
 from shared.attention_utils import padding_mask
 from shared.head_statistics import head_statistics
 
@@ -28,7 +43,64 @@ PHASE_3 = [
     (lambda: draw_heads(WEIGHTS, [*"abcd"]), "with T=4 for these tokens: got (2, 3, 5, 5)"),
     (lambda: draw_heads([WEIGHTS[0], WEIGHTS[0, :2]], [*"abcde"]), "one shape (H, T, T)"),
 ]
-PHASE_4 = []
+
+LATENT = LatentAttention(12, 3, 11, 4)
+WORDS, BETA = torch.zeros(6, 3), torch.zeros(6)
+TWO_HEADS = torch.zeros(2, 2, 4)  # of two words, (N, H, d_k)
+
+
+def with_words(way, **more):
+    """A way to compute attention gets six words of three numbers."""
+    return lambda: way(WORDS, WORDS, WORDS, **more)
+
+
+def fewer_queries():
+    return linear_attention_recurrent(WORDS[:3], WORDS, WORDS)
+
+
+def rolling(size, sinks, length=0):
+    """A cache that holds `length` positions when it begins to roll."""
+    slots = KeyValueCache(1, 1, sinks + size, 2)
+    slots.append(*torch.zeros(2, 1, 1, length, 2))
+    return RollingCache(slots, sinks)
+
+
+def request(prompt, limit, **more):
+    """To a model of 34 positions, with four blocks of five places."""
+    return Engine(PackedToy(long_model(34)), 4, 5, **more).add(prompt, limit)
+
+
+def stored(key, value):
+    """Of one word, with two heads of four numbers."""
+    cache, text = PagedCache(1, 5, 2, 2, 4, like=key, share=True), Text([7])
+    cache.allocate(text)
+    cache.store(0, key, value, [text])
+
+
+PHASE_4 = [
+    (with_words(flash_attention, block_size=0), "block_size must be a whole number, 1 or more"),
+    (with_words(local_attention, window=-1), "window must be a whole number, 0 or more"),
+    (with_words(flash_decoding, num_splits=0), "num_splits must be a whole number, 1 or more"),
+    (with_words(linear_attention, feature_map="exp"), "'exp': choose from elu, relu"),
+    (fewer_queries, "as many queries as keys: got T_q=3, T_k=6"),
+    (with_words(linear_attention_recurrent, state=BETA), "(3, 4) of torch.float32: got (6,)"),
+    (with_words(delta_rule, beta=BETA[:5]), "for each key, (6,) in torch.float32: got (5,)"),
+    (with_words(gated_delta, beta=BETA, alpha=BETA[:5]), "alpha has one number for each key"),
+    (with_words(state_space_attention, alpha=BETA.double()), "got (6,) in torch.float64"),
+    (lambda: rolling(0, 5), "of 5 slots one must roll: got sinks=5"),
+    (lambda: rolling(3, 1, length=2), "with empty slots: got one that holds 2 positions"),
+    (lambda: rolling(3, 1).append(*torch.zeros(2, 1, 1, 2, 2)), "one position at a time: got 2"),
+    (lambda: rolling(3, 1).slots.truncate(1), "between 0 and the 0 positions there: got 1"),
+    (lambda: LatentAttention(12, 3, 11, 5), "d_rotary must be even: got 5"),
+    (lambda: LATENT.decode(torch.zeros(2, 1, 12), torch.zeros(3, 0, 15)), "got (3, 0, 15); begin"),
+    (lambda: frequencies(2, "NTK-aware", 8), "needs 4 features or more: got 2"),
+    (lambda: request("the", 2), "above the 2 that the text begins with"),
+    (lambda: request("the teh", 9), '"teh" is not among the 97 words'),
+    (lambda: request("", 36), "at most 35, the model's positions and one: got 36"),
+    (lambda: request("", 22), "at most 21, the places of all blocks and one: got 22; make more"),
+    (lambda: request("", 9, chunk_size=0), "chunk_size must be a whole number, 1 or more"),
+    (lambda: stored(TWO_HEADS, TWO_HEADS), "must be (1, 2, 4): got (2, 2, 4) and (2, 2, 4)"),
+]
 
 
 @pytest.mark.parametrize(("call", "part"), [*SHARED, *PHASE_1, *PHASE_2, *PHASE_3, *PHASE_4])
