@@ -81,7 +81,7 @@ def top_blocks(scores: Tensor, key_length: int, count: int, block_size: int) -> 
     own = position[:, None] // block_size  # the block that each query stands in: (T_q, 1)
     block = torch.arange(num_blocks, device=scores.device)
     scores = scores.masked_fill(block == own, math.inf)
-    chosen = top_k_mask(scores, block <= own, count)  # (T_q, blocks)
+    chosen = top_k_mask(scores, block <= own, count)
     words = chosen.repeat_interleave(block_size, dim=-1)[..., :key_length]
     return words & causal_mask(query_length, key_length, device=scores.device)
 

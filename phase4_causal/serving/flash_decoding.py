@@ -40,7 +40,8 @@ def flash_decoding(query: Tensor, key: Tensor, value: Tensor, *, num_splits: int
     partials = []
     for k, v in zip(keys, values, strict=True):
         if k.size(-2) > 0:  # with fewer keys than processors, some have none
-            partials.append(partial_softmax(query @ k.mT, v))  # on a processor of its own
+            # On a processor of its own.
+            partials.append(partial_softmax(query @ k.mT, v))
     merged = empty_partial(query, value.size(-1))
     for partial in partials:
         merged = merge_partials(merged, partial)
