@@ -99,17 +99,20 @@ def run_planted(
     return stream @ model.guess, passes
 
 
-def changed_head(head: PlantedHead, a: Tensor, b: Tensor, stream: Tensor) -> PlantedHead:
+def rewritten_head(
+    head: PlantedHead, query_key: Tensor, value_output: Tensor, stream: Tensor
+) -> PlantedHead:
     """The same head, written otherwise: what a matrix does to who writes, its inverse undoes.
 
-    a stands between W_Q and W_K, b between W_V and W_O, `stream` behind all that writes.
+    query_key stands between W_Q and W_K, value_output between W_V and W_O, `stream` behind all that
+    writes.
     """
     back = stream.inverse()
     return PlantedHead(
-        back @ head.query @ a,
-        back @ head.key @ a.inverse().T,  # q A (k A^-T)^T = q k^T
-        back @ head.value @ b,
-        b.inverse() @ head.output @ stream,
+        query=back @ head.query @ query_key,
+        key=back @ head.key @ query_key.inverse().T,  # q A (k A^-T)^T = q k^T
+        value=back @ head.value @ value_output,
+        output=value_output.inverse() @ head.output @ stream,
     )
 
 
@@ -129,12 +132,12 @@ def other_weights(model: PlantedModel, change: str, draw: torch.Generator) -> Pl
         stream = torch.linalg.qr(stream).Q
     layers = []
     for layer in model.layers:
-        changed_layer = {}
+        rewritten = {}
         for name, head in layer.items():
-            a = matrix(head.query.size(1), "W_Q and W_K")
-            b = matrix(head.value.size(1), "W_V and W_O")
-            changed_layer[name] = changed_head(head, a, b, stream)
-        layers.append(changed_layer)
+            query_key = matrix(head.query.size(1), "W_Q and W_K")
+            value_output = matrix(head.value.size(1), "W_V and W_O")
+            rewritten[name] = rewritten_head(head, query_key, value_output, stream)
+        layers.append(rewritten)
     guess = stream.inverse() @ model.guess
     return PlantedModel(model.words @ stream, model.positions @ stream, layers, guess)
 

@@ -8,7 +8,6 @@ of the same function change it: by what share of that number, at most, over thre
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import matplotlib.pyplot as plt
 import torch
@@ -19,12 +18,7 @@ from torch import Tensor
 
 from phase3_visualization.circuits import planted
 from phase3_visualization.circuits.patching import Pairs
-from phase3_visualization.circuits.planted import (
-    HeadPass,
-    PlantedHead,
-    PlantedModel,
-    run_planted,
-)
+from phase3_visualization.circuits.planted import PlantedHead, PlantedModel, run_planted
 from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import composed
@@ -50,7 +44,7 @@ def certain_loss(model: PlantedModel, tokens: Tensor, **patches: Tensor) -> Tens
     """Returns nats in the second copy, where the next word is certain."""
     logits, _ = run_planted(model, tokens, **patches)
     second_copy = planted.PERIOD + 1  # it begins behind <start> and the first copy
-    guesses = logits[:, second_copy:-1]  # its words but the last guess the word behind them
+    guesses = logits[:, second_copy:-1]  # every word but the last guesses the next one
     return F.cross_entropy(guesses.mT, tokens[:, second_copy + 1 :])
 
 
@@ -60,44 +54,18 @@ def largest_product(weights: Tensor, vectors: Tensor) -> Tensor:
     return (weights * lengths).amax(dim=-1).mean()
 
 
-@dataclass(frozen=True)
-class Unchanged:
-    """What the model does while nobody touches a head."""
-
-    passes: dict[str, HeadPass]  # of the clean texts, by the name of the head
-    output: Tensor  # logits of the clean texts
-    clean_difference: Tensor
-    corrupted_difference: Tensor
-    loss: Tensor
-
-
-def run_unchanged(model: PlantedModel, pairs: Pairs) -> Unchanged:
-    """Runs both texts once, for all methods and all heads."""
-    output, passes = run_planted(model, pairs.clean)
-    corrupted_output, _ = run_planted(model, pairs.corrupted)
-    loss = certain_loss(model, pairs.clean)
-    return Unchanged(
-        passes,
-        output,
-        pairs.logit_difference(output),
-        pairs.logit_difference(corrupted_output),
-        loss,
-    )
-
-
-def numbers_of_head(
-    model: PlantedModel, pairs: Pairs, unchanged: Unchanged, name: str
-) -> dict[str, Tensor | float]:
+def scores_of_head(model: PlantedModel, pairs: Pairs, name: str) -> dict[str, Tensor | float]:
     """Returns what each method says of one head."""
     heads = model.layers[0] | model.layers[1]
     head = heads[name]
-    weights = unchanged.passes[name].weights
-    values = unchanged.passes[name].values
-    added = unchanged.passes[name].added
+    clean_output, passes = run_planted(model, pairs.clean)
+    corrupted_output, _ = run_planted(model, pairs.corrupted)
+    weights, values, added = passes[name].weights, passes[name].values, passes[name].added
     # Into the corrupted texts goes what the head added to the clean ones.
     patched_output, _ = run_planted(model, pairs.corrupted, **{name: added})
-    restored = pairs.logit_difference(patched_output) - unchanged.corrupted_difference
-    lost = unchanged.clean_difference - unchanged.corrupted_difference
+    corrupted_difference = pairs.logit_difference(corrupted_output)
+    restored = pairs.logit_difference(patched_output) - corrupted_difference
+    lost = pairs.logit_difference(clean_output) - corrupted_difference
 
     def loss_with(other: Tensor) -> Tensor:
         """Returns the loss if the head adds this (B, T, d_model)."""
@@ -112,22 +80,22 @@ def numbers_of_head(
         "K-composition": key_composition(head, heads["induction"]),
         "direct logit attribution": pairs.logit_difference(added @ model.guess),
         "gradient at a gate": gate.grad.abs(),
-        "zero ablation": loss_with(0 * added) - unchanged.loss,
-        "mean ablation": loss_with(added.mean(dim=0)) - unchanged.loss,
+        "zero ablation": loss_with(0 * added) - loss_with(added),
+        "mean ablation": loss_with(added.mean(dim=0)) - loss_with(added),
         "activation patching": restored / lost,
     }
 
 
 def scores_of_methods(model: PlantedModel, pairs: Pairs) -> dict[str, Tensor]:
     """Returns what each method says of previous, decoy, induction; and the model's output."""
-    unchanged = run_unchanged(model, pairs)
     by_method = defaultdict(list)
     for name in ("previous", "decoy", "induction"):
-        for method, number in numbers_of_head(model, pairs, unchanged, name).items():
-            by_method[method].append(float(number))
-    scores = {THE_OUTPUT: unchanged.output}
-    for method, numbers in by_method.items():
-        scores[method] = torch.tensor(numbers, dtype=torch.float64)
+        for method, score in scores_of_head(model, pairs, name).items():
+            by_method[method].append(float(score))
+    output, _ = run_planted(model, pairs.clean)
+    scores = {THE_OUTPUT: output}
+    for method, of_heads in by_method.items():
+        scores[method] = torch.tensor(of_heads, dtype=torch.float64)
     return scores
 
 

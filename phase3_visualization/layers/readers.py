@@ -44,7 +44,7 @@ TRIED_ON = 120  # held-out sentences on which methods were developed; the number
 
 # Kind of word -> groups of words that the grammar treats alike: if one is exchanged for another of
 # its group, the sentence is as likely as before.
-ALIKE = {
+ALIKE = {  # by the letters of best_reader.KINDS
     "d": [SINGULAR_DETERMINERS, PLURAL_DETERMINERS, EITHER_DETERMINERS],
     "n": [],
     "a": [ADVERBS],
