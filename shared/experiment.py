@@ -199,6 +199,10 @@ class Experiment:
             path = options.output_dir / paths.ANIMATIONS / phase / f"{self.file.stem}.gif"
             save_animation(images, path, caption=caption, seconds_per_frame=seconds)
 
+    def draw_runs(self, runs: Sequence[Numbers], options: argparse.Namespace) -> None:
+        """Draws every picture of runs that were made before, such as the ten of the record."""
+        self.draw(Results(runs, options, {}), as_published=True)
+
     def words(self, results: Results, drawing: Picture, as_published: bool) -> tuple[str, str]:
         """Returns title and note of a picture, with their numbers."""
         title = results.format(drawing.title) if as_published else ""

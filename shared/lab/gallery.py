@@ -15,7 +15,6 @@ import shutil
 from pathlib import Path
 
 from shared import cli, paths
-from shared.experiment import Results
 from shared.lab import front_page, pages, record
 
 MORE_SEEDS = ("phase2_multi_head.heads.how_many_heads",)
@@ -31,8 +30,7 @@ def draw_without_a_run(options: argparse.Namespace) -> None:
     """Draws the pictures that show the ten seeds of the record."""
     front_page.draw_small_pictures(options.output_dir)
     for module in MORE_SEEDS:
-        results = Results(record.runs(module), options, {})
-        importlib.import_module(module).main.draw(results, as_published=True)
+        importlib.import_module(module).main.draw_runs(record.runs(module), options)
 
 
 def fill_gallery(output_dir: Path) -> int:
