@@ -105,8 +105,8 @@ def main(argv: list[str] | None = None) -> str:
     core, _ = scaled_dot_product_attention(X @ W_Q, X @ W_K, X @ W_V)
     difference = (core - output).abs().max()
     print(f"   all at once against the core of self_attention   differ by {difference:.0e}")
-    said = 'Weighted by similarity "sat" looks at itself; with queries and keys it gives "cat"'
-    return f"{said} {weights[sat, cat]:.2f}"
+    answer = 'Weighted by similarity "sat" looks at itself; with queries and keys it gives "cat"'
+    return f"{answer} {weights[sat, cat]:.2f}"
 
 
 if __name__ == "__main__":

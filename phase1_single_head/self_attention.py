@@ -160,8 +160,8 @@ def main() -> None:
     mask = torch.ones(3, 3, dtype=torch.bool)
     mask[:, cat] = False  # no word may look at "cat"
     _, masked = scaled_dot_product_attention(query, key, value, mask)
-    said = f'"sat" gives "cat" {weights[sat, cat]:.2f}'
-    print(f'{said}, and {masked[sat, cat]:.2f} if a mask hides "cat"')
+    seen, hidden = weights[sat, cat], masked[sat, cat]
+    print(f'"sat" gives "cat" {seen:.2f}, and {hidden:.2f} if a mask hides "cat"')
 
     by_loops, _ = attention_by_loops(query, key, value)
     print(f"by loops the output differs by {(output - by_loops).abs().max():.0e}")

@@ -84,7 +84,7 @@ def draw_heatmap(trained: Trained, words: list[str]) -> tuple[Figure, str]:
 
     names = " and ".join(f'"{words[j]}"' for j in attended) or "nobody"
     title = f'To guess the hidden word, "?" asks {names} most'
-    headline(fig, title, f"{entropy_note(trained, weights, ' a row')}")
+    headline(fig, title, entropy_note(trained, weights, " a row"))
     reading = "Each row shows where one word takes its output from, and sums to 1"
     return fig, f'{title}. {reading}; that of "?" is framed.'
 
@@ -126,8 +126,8 @@ def shape_text(vectors: Tensor) -> str:
 def label_panel(ax: Axes, what: str, step: str = "") -> None:
     """Over a panel: the step, if one begins here, and what the panel shows."""
     ax.set_title(f"{step}\n", loc="left", fontsize=12, weight="bold", linespacing=1.6)
-    place = {"xytext": (0, 5), "xycoords": "axes fraction", "textcoords": "offset points"}
-    ax.annotate(what, (0, 1), color=QUIET, **place)
+    above = {"xytext": (0, 5), "xycoords": "axes fraction", "textcoords": "offset points"}
+    ax.annotate(what, (0, 1), color=QUIET, **above)
 
 
 def draw_stripes(ax: Axes, name: str, vectors: Tensor, more: str = "", step: str = "") -> None:

@@ -5,6 +5,8 @@ F.scaled_dot_product_attention may work tile by tile and never hold all T_q x T_
 arguments.
 """
 
+from typing import Any
+
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -17,19 +19,11 @@ class FusedMultiHeadAttention(MultiHeadAttention):
     """MultiHeadAttention, computed by F.scaled_dot_product_attention.
 
     Parameters and state_dict are the same. causal=True hides the future, on top of any mask: the
-    last query sees the last key.
+    last query sees the last key. more: dropout and bias, as MultiHeadAttention takes them.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        num_heads: int,
-        *,
-        dropout: float = 0.0,
-        bias: bool = True,
-        causal: bool = False,
-    ) -> None:
-        super().__init__(d_model, num_heads, dropout=dropout, bias=bias)
+    def __init__(self, d_model: int, num_heads: int, *, causal: bool = False, **more: Any) -> None:
+        super().__init__(d_model, num_heads, **more)
         self.causal = causal
 
     def forward(

@@ -1,9 +1,9 @@
 """What does each head look at: trained beside untrained?
 
 Random weights draw pictures, too: courses like to show eight heads of a module that was never
-trained. Here we measure such a module beside the trained toy model, and beside the same model
-before training, each head for itself. The weights of all heads on every sentence of --sentences are
-saved to data/processed/multi_head_patterns.pt.
+trained. Here we measure the trained toy model beside the same model before training, each head for
+itself. The weights of all heads on every sentence of --sentences are saved to
+data/processed/multi_head_patterns.pt.
 """
 
 import itertools
@@ -122,7 +122,7 @@ def recipe_of(make_attention: MakeAttention) -> Recipe:
     return replace(MULTI_HEAD_RECIPE, name=name)
 
 
-def on_held_out(trained: Trained) -> tuple[list[Tensor], Tensor]:
+def weights_on_held_out(trained: Trained) -> tuple[list[Tensor], Tensor]:
     """Returns the weights of every layer, and which words are real; see attention_weights."""
     return attention_weights(trained.model, corpus()[1], trained.recipe.objective)
 
@@ -131,17 +131,14 @@ def on_held_out(trained: Trained) -> tuple[list[Tensor], Tensor]:
 def measure(run: Run) -> Numbers:
     """Returns entropies, and how far two heads of a layer are apart, on held-out sentences.
 
-    The controls are the toy model before training and, as in the figures of courses, an untrained
-    module with 8 heads and d_model = 512 on 10 random tokens.
+    The control is the same model before training.
     """
     make_attention = run.options.attention
     recipe = recipe_of(make_attention)
     trained = trained_model(recipe, make_attention, run.options, run.seed)
     untrained = untrained_model(trained.recipe, make_attention)
-    torch.manual_seed(run.seed)
-    _, of_the_figure = MultiHeadAttention(512, 8)(torch.randn(2, 10, 512))
-    layers, mask = on_held_out(trained)
-    before, _ = on_held_out(untrained)
+    layers, mask = weights_on_held_out(trained)
+    before, _ = weights_on_held_out(untrained)
     of_heads = describe_heads(layers, before, mask)
     names = head_names(trained, make_attention)
     run.shown.update(trained=trained, untrained=untrained, names=names)
@@ -149,9 +146,7 @@ def measure(run: Run) -> Numbers:
     run.shown["sharpest"] = sharpest(of_heads, names)
     run.shown["even"] = effective_context(even_weights(mask), mask).item()
     run.shown.update(example(trained, run.options.words))
-    everything = torch.ones(2, 1, 10, 10, dtype=torch.bool)
     return {
-        **describe("as in the figure", [of_the_figure], everything),
         **describe("untrained", before, mask),
         **describe("trained", layers, mask),
         **of_heads,
@@ -171,31 +166,31 @@ def example(trained: Trained, words: list[str]) -> dict[str, Any]:
     }
 
 
-def save_patterns(found: Results) -> None:
+def save_patterns(results: Results) -> None:
     """Saves the weights of all heads (L, H, T, T) on each of --sentences."""
-    model = found.shown["trained"].model
-    saved = {text: weights_of(model, tokenize(text)) for text in found.options.all_sentences}
-    path = found.options.output_dir / paths.PROCESSED / "multi_head_patterns.pt"
+    model = results.shown["trained"].model
+    saved = {text: weights_of(model, tokenize(text)) for text in results.options.all_sentences}
+    path = results.options.output_dir / paths.PROCESSED / "multi_head_patterns.pt"
     save_tensors(saved, path)
 
 
-def said_role(name: str) -> str:
+def role_in_words(name: str) -> str:
     """Returns what a picture calls the role of a head."""
     return "no role" if name == NO_NAME else name
 
 
-def grid(found: Results) -> Figure:
+def grid(results: Results) -> Figure:
     """Draws every trained head on one sentence, a layer in each row; below, the last untrained."""
-    words, names = found.shown["words"], found.shown["names"]
-    weights = weights_of(found.shown["trained"].model, words)
-    before = weights_of(found.shown["untrained"].model, words)
+    words, names = results.shown["words"], results.shown["names"]
+    weights = weights_of(results.shown["trained"].model, words)
+    before = weights_of(results.shown["untrained"].model, words)
     num_layers, num_heads = weights.shape[:2]
     rows = num_layers + 1
     side = max(1.85, 0.17 * len(words))
     size = (side * num_heads + 1.6, side * rows + 1.2)
     fig, axes = plt.subplots(rows, num_heads, figsize=size, squeeze=False, layout="constrained")
     for layer, row in enumerate(names):
-        titles = [f"{said_role(name)} ({layer}.{head})" for head, name in enumerate(row)]
+        titles = [f"{role_in_words(name)} ({layer}.{head})" for head, name in enumerate(row)]
         colors = [role_color(name) for name in row]
         plot_heads(weights[layer], words, axes=axes[layer], titles=titles, colors=colors)
         axes[layer, 0].set_ylabel(f"layer {layer},\ntrained", fontsize=12)
@@ -215,37 +210,37 @@ def frame_related(ax: Axes, name: str, words: list[str]) -> None:
         frame_cell(ax, query, key, role_color(name))
 
 
-def entropy_bars(found: Results) -> Figure:
+def entropy_bars(results: Results) -> Figure:
     """Draws how even each head of the first run is, as an arrow from before training to after."""
-    numbers, names = found.runs[0], found.shown["names"]
+    numbers, names = results.runs[0], results.shown["names"]
     num_heads = sum(len(row) for row in names)
     fig, ax = plt.subplots(figsize=(8.4, 1.6 + 0.42 * num_heads), layout="constrained")
-    places, labels = [], {}
+    heights, labels = [], {}
     for layer, row in enumerate(names):
         for head, name in enumerate(row):
             of_head = row_name(layer, head)
-            place = len(places) + 0.5 * layer  # half a row between two layers
+            y = len(heights) + 0.5 * layer  # half a row between two layers
             entropy, before = numbers[f"{of_head}, entropy"], numbers[f"{of_head}, before training"]
             color = role_color(name)
-            ax.plot([0, 1], [place, place], color=HIDDEN, linewidth=8, solid_capstyle="butt")
+            ax.plot([0, 1], [y, y], color=HIDDEN, linewidth=8, solid_capstyle="butt")
             arrow = {"arrowstyle": "-|>", "color": color, "linewidth": 3, "mutation_scale": 18}
             arrow |= {"shrinkA": 0, "shrinkB": 0}
-            ax.annotate("", (entropy, place), (before, place), arrowprops=arrow)
-            ax.plot(before, place, "o", color=INK, markersize=7)
+            ax.annotate("", (entropy, y), (before, y), arrowprops=arrow)
+            ax.plot(before, y, "o", color=INK, markersize=7)
             beside = {"va": "center", "fontsize": 11, "color": readable(color)}
             ground = {"facecolor": "white", "edgecolor": "none", "pad": 2}
-            ax.text(entropy - 0.01, place, f"{entropy:.2f}", ha="right", bbox=ground, **beside)
+            ax.text(entropy - 0.01, y, f"{entropy:.2f}", ha="right", bbox=ground, **beside)
             context = numbers[f"{of_head}, effective context"]
-            ax.text(CONTEXT, place, f"{context:.1f}", ha="center", **beside)
-            places.append(place)
-            labels[f"{said_role(name)}  {layer}.{head}"] = name
+            ax.text(CONTEXT, y, f"{context:.1f}", ha="center", **beside)
+            heights.append(y)
+            labels[f"{role_in_words(name)}  {layer}.{head}"] = name
     ax.text(1, -0.6, "before training", ha="right", va="bottom", color=QUIET)
     ax.text(CONTEXT, -0.6, "as even as\nso many words", ha="center", va="bottom", color=QUIET)
-    ax.set_yticks(places, labels, fontsize=11)
+    ax.set_yticks(heights, labels, fontsize=11)
     for label, name in zip(ax.get_yticklabels(), labels.values(), strict=True):
         label.set(color=readable(role_color(name)), weight="normal" if name == NO_NAME else "bold")
     ax.set_xticks([0, 0.5, 1], ["0: all weight\non one word", "0.5", "1: even"])
-    ax.set(xlim=(0, CONTEXT + 0.1), ylim=(places[-1] + 0.5, -0.6))
+    ax.set(xlim=(0, CONTEXT + 0.1), ylim=(heights[-1] + 0.5, -0.6))
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     return fig

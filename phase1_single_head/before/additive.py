@@ -9,8 +9,6 @@ Concat and additive are one function: W [q; k] = W_q q + W_k k, with W cut in tw
 both keys and values.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
@@ -18,23 +16,6 @@ from phase1_single_head.self_attention import masked_softmax
 from shared.attention_checks import check_mask, check_sequences
 
 LUONG_METHODS = ("dot", "general", "concat")
-
-
-def attend_by_loops(
-    query: Tensor, memory: Tensor, score: Callable[[Tensor, Tensor], Tensor]
-) -> tuple[Tensor, Tensor]:
-    """The specification, one pair at a time: returns output (T_q, d) and weights (T_q, T_k).
-
-    query (T_q, d_q), memory (T_k, d); score gives the score of a query (d_q,) and a key (d,).
-    """
-    weights = memory.new_zeros(len(query), len(memory))
-    output = memory.new_zeros(len(query), memory.size(1))
-    for i in range(len(query)):
-        powers = [torch.exp(score(query[i], key)) for key in memory]
-        for j in range(len(memory)):
-            weights[i, j] = powers[j] / sum(powers)
-            output[i] += weights[i, j] * memory[j]
-    return output, weights
 
 
 class MemoryAttention(nn.Module):

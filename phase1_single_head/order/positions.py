@@ -30,7 +30,6 @@ from shared.experiment import Experiment, Results, Run
 from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE
 
 COLORS = {"none": GREY, "sinusoidal": BLUE, "learned": ORANGE, "rotary": GREEN}
-LEARNED = 0.9  # of the answers are right: then we say that a task was learned
 STEPS, LENGTH, LONGER = 150, SymbolMover.LENGTH, (32, 64, 128, 256)
 
 
@@ -72,45 +71,27 @@ def measure(run: Run) -> Numbers:
 
     Model, strings and steps are the same for each encoding.
     """
-    found = {}
+    numbers = {}
     for encoding in COLORS:
         for task in (REVERSE, COPY):
             model = train_encoding(encoding, task, run.seed, run.steps(STEPS))
-            found[f"{encoding}, {task}"] = answers_right(model, task)
+            numbers[f"{encoding}, {task}"] = answers_right(model, task)
         for length in LONGER:  # the model that copies
-            found[f"{encoding}, copy of {length}"] = answers_right(model, COPY, length)
-    found["the most frequent symbol"] = most_frequent()
-    return found
+            numbers[f"{encoding}, copy of {length}"] = answers_right(model, COPY, length)
+    numbers["the most frequent symbol"] = most_frequent()
+    return numbers
 
 
-def who_learned(n: Numbers, task: str) -> str:
-    """Returns the encodings with which a task was learned: "sinusoidal and learned positions"."""
-    names = [name for name in COLORS if n[f"{name}, {task}"] >= LEARNED]
-    *others, last = names or ["no"]
-    return f"{', '.join(others)} and {last} positions" if others else f"{last} positions"
-
-
-def answer(n: Numbers) -> str:
-    """Returns the answer: with which positions each task was learned."""
-    without = max(n[f"none, {REVERSE}"], n[f"none, {COPY}"])
-    guess = n["the most frequent symbol"]
-    return (
-        f"Without positions at most {without:.0%} of the answers are right, where guessing gives "
-        f"{guess:.0%}. To write a string backwards was learned with {who_learned(n, REVERSE)}, and "
-        f"to copy the symbol three places before, with {who_learned(n, COPY)}."
-    )
-
-
-def picture(found: Results) -> Figure:
+def picture(results: Results) -> Figure:
     """Left: a task that asks for a place. Right: one that asks for a distance."""
     sizes = {"figsize": (8.8, 4.6), "width_ratios": (2, 3)}
     fig, (near, far) = plt.subplots(1, 2, layout="constrained", **sizes)
-    reversing = {name: found.each(f"{name}, reverse") for name in COLORS}
-    guess = {"guess": found.mean["the most frequent symbol"], "guess_name": "guessing"}
+    reversing = {name: results.each(f"{name}, reverse") for name in COLORS}
+    guess = {"guess": results.mean["the most frequent symbol"], "guess_name": "guessing"}
     charts.bars(near, reversing, COLORS, number="{:.0%}", **guess)
     near.set_title(f"write {LENGTH} symbols backwards:\neach must know its place")
     columns = ["copy", *(f"copy of {length}" for length in LONGER)]
-    copying = {name: found.row(name, columns) for name in COLORS}
+    copying = {name: results.row(name, columns) for name in COLORS}
     xlabel = f"symbols in the string (trained on {LENGTH})"
     far.set(ylim=(0, 1.05), xlabel=xlabel, ylabel="answers right")
     far.yaxis.set_major_formatter(PercentFormatter(1))
@@ -121,12 +102,15 @@ def picture(found: Results) -> Figure:
 
 main = Experiment(
     measure,
-    (),
-    picture,
+    picture=picture,
     title="Rotary positions know distances, even in longer strings, but not places",
     note=f"one layer, one head, trained {STEPS} steps on strings of {LENGTH} · share of answers "
     f"right, in longer strings only those beyond place {LENGTH}",
-    answer=answer,
+    answer="If a string is to be written backwards, {n[sinusoidal, reverse]:.0%} of the answers "
+    "are right with sinusoidal positions, {n[rotary, reverse]:.0%} with rotary ones and "
+    "{n[none, reverse]:.0%} with none, where guessing gives {n[the most frequent symbol]:.0%}. If "
+    "the symbol three places before is to be copied, these are {n[sinusoidal, copy]:.0%}, "
+    "{n[rotary, copy]:.0%} and {n[none, copy]:.0%}.",
 )
 
 if __name__ == "__main__":

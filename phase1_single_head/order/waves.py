@@ -43,8 +43,8 @@ def measure(run: Run) -> Numbers:
     cosines = likeness(positions)
     by_distance = cosines[0]
     run.shown.update(positions=positions, cosines=cosines)
-    found = {f"cosine, {distance}": by_distance[distance].item() for distance in DISTANCES}
-    return found | {"distances at which it rises": len(rises(by_distance))}
+    numbers = {f"cosine, {distance}": by_distance[distance].item() for distance in DISTANCES}
+    return numbers | {"distances at which it rises": len(rises(by_distance))}
 
 
 def draw_waves(ax: Axes, positions: Tensor) -> Axes:
@@ -85,14 +85,14 @@ def draw_distance(ax: Axes, cosines: Tensor) -> Axes:
     return ax
 
 
-def picture(found: Results) -> Figure:
+def picture(results: Results) -> Figure:
     """Above: how alike positions are by their distance. Below: all of them, and every two."""
     panels = [["distance", "distance"], ["waves", "likeness"]]
     sizes = {"figsize": (8.8, 7.2), "height_ratios": (4, 5)}
     fig, axes = plt.subplot_mosaic(panels, layout="constrained", **sizes)
-    cosines = found.shown["cosines"]
+    cosines = results.shown["cosines"]
     draw_distance(axes["distance"], cosines[0])
-    draw_waves(axes["waves"], found.shown["positions"])
+    draw_waves(axes["waves"], results.shown["positions"])
     draw_likeness(axes["likeness"], cosines)
     return fig
 

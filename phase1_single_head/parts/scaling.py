@@ -72,13 +72,13 @@ def random_vectors(d_k: int, divide: bool, seed: int) -> dict[str, float]:
 
 def of_each_size(seed: int) -> dict[str, float]:
     """Returns what random_vectors gives, by d_k, divided and not."""
-    found = {}
+    numbers = {}
     for d_k in SIZES:
         for way in WAYS:
             statistics = random_vectors(d_k, way == "divided", seed)
             for statistic, value in statistics.items():
-                found[f"{statistic}, {way}, {d_k}"] = value
-    return found
+                numbers[f"{statistic}, {way}, {d_k}"] = value
+    return numbers
 
 
 def learned(variant: str, d_k: int, rate: float, run: Run, steps: int = STEPS) -> float:
@@ -104,15 +104,15 @@ def at_small(variant: str) -> str:
 
 def measure(run: Run) -> Numbers:
     """Returns what random vectors do at each d_k, and what heads learn at each learning rate."""
-    found = of_each_size(run.seed)
+    numbers = of_each_size(run.seed)
     for variant in VARIANTS:
-        found |= at_each_rate(variant, variant, LARGE, run)
+        numbers |= at_each_rate(variant, variant, LARGE, run)
     start = "smaller W_q"
-    best = max(RATES[LARGE], key=lambda rate: found[f"{start}, rate {rate}"])
-    found[f"{start}, {MORE_STEPS} steps"] = learned(start, LARGE, best, run, MORE_STEPS)
+    best = max(RATES[LARGE], key=lambda rate: numbers[f"{start}, rate {rate}"])
+    numbers[f"{start}, {MORE_STEPS} steps"] = learned(start, LARGE, best, run, MORE_STEPS)
     for variant in WAYS:
-        found |= at_each_rate(at_small(variant), variant, SMALL, run)
-    return found
+        numbers |= at_each_rate(at_small(variant), variant, SMALL, run)
+    return numbers
 
 
 CLAIMS = (
@@ -168,24 +168,24 @@ CLAIMS = (
 )
 
 
-def draw_largest(ax: Axes, found: Results) -> Axes:
+def draw_largest(ax: Axes, results: Results) -> Axes:
     """Draws how much of the weight one of six keys takes, against d_k."""
-    lines = {way: found.row(f"largest weight, {way}", DRAWN) for way in WAYS}
+    lines = {way: results.row(f"largest weight, {way}", DRAWN) for way in WAYS}
     charts.lines(ax, DRAWN, lines, COLORS, guess=1 / NUM_KEYS, guess_name="even")
     ax.set(ylim=(0, 1.03), xlabel="d_k", ylabel="largest of six weights")
     ax.set_title("Why? One of six random keys takes most")
     return ax
 
 
-def draw_gradients(ax: Axes, found: Results) -> Axes:
+def draw_gradients(ax: Axes, results: Results) -> Axes:
     """Draws how long three gradients are, against d_k, divided and not."""
     ax.set(yscale="log", ylim=(0.03, 1.5), xlabel="d_k", ylabel="gradient at query or scores")
     not_divided = {}
     for gradient, name in GRADIENTS.items():
-        not_divided[name] = found.row(f"{gradient}, not divided", DRAWN)
+        not_divided[name] = results.row(f"{gradient}, not divided", DRAWN)
     charts.lines(ax, DRAWN, not_divided, dict.fromkeys(not_divided, RED))
     for gradient in GRADIENTS:
-        divided = found.row(f"{gradient}, divided", DRAWN)
+        divided = results.row(f"{gradient}, divided", DRAWN)
         ax.plot(DRAWN, divided, "o-", color=BLUE, markersize=5, linewidth=2, clip_on=False)
     label_ends(ax, {"divided: all": (DRAWN[-1], divided[-1], BLUE)})
     ax.set_yticks([0.05, 0.1, 0.2, 0.5, 1], ["0.05", "0.1", "0.2", "0.5", "1"])
@@ -193,11 +193,11 @@ def draw_gradients(ax: Axes, found: Results) -> Axes:
     return ax
 
 
-def draw_learned(ax: Axes, found: Results, names: dict[str, str], d_k: int) -> Axes:
+def draw_learned(ax: Axes, results: Results, names: dict[str, str], d_k: int) -> Axes:
     """Draws what is learned at each learning rate; names: variant -> the name of its numbers."""
     rates = RATES[d_k]
     columns = [f"rate {rate}" for rate in rates]
-    lines = {variant: found.row(name, columns) for variant, name in names.items()}
+    lines = {variant: results.row(name, columns) for variant, name in names.items()}
     charts.lines(ax, rates, lines, COLORS, guess=1 / TwoPlaces.SYMBOLS, guess_name="guessing")
     ax.set(ylim=(0, 1.03), xlabel="learning rate", ylabel="answers right")
     ax.yaxis.set_major_formatter(PercentFormatter(1))
@@ -205,14 +205,14 @@ def draw_learned(ax: Axes, found: Results, names: dict[str, str], d_k: int) -> A
     return ax
 
 
-def picture(found: Results) -> Figure:
+def picture(results: Results) -> Figure:
     """Above: training, at two sizes of d_k. Below: random vectors."""
     panels = [["large", "small"], ["weight", "gradient"]]
     fig, axes = plt.subplot_mosaic(panels, figsize=(9.6, 7.4), layout="constrained")
-    draw_learned(axes["large"], found, {variant: variant for variant in VARIANTS}, LARGE)
-    draw_learned(axes["small"], found, {variant: at_small(variant) for variant in WAYS}, SMALL)
-    draw_largest(axes["weight"], found)
-    draw_gradients(axes["gradient"], found)
+    draw_learned(axes["large"], results, {variant: variant for variant in VARIANTS}, LARGE)
+    draw_learned(axes["small"], results, {variant: at_small(variant) for variant in WAYS}, SMALL)
+    draw_largest(axes["weight"], results)
+    draw_gradients(axes["gradient"], results)
     return fig
 
 

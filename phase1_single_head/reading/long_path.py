@@ -107,16 +107,16 @@ def sensitivity(layer: nn.Module, length: int) -> Sensitivity:
 
 def measure(run: Run) -> Numbers:
     """Returns medians over draws of weights and words."""
-    found = {}
+    numbers = {}
     for name, make in LAYERS.items():
         torch.manual_seed(run.seed)
         for length in LENGTHS:
             draws = [sensitivity(make(), length) for _ in range(NUM_DRAWS)]
             arriving = [draw.first_word for draw in draws]
-            found[f"{name}, {length} words"] = statistics.median(arriving)
+            numbers[f"{name}, {length} words"] = statistics.median(arriving)
         shares = [draw.share_of_first for draw in draws]
-        found[f"{name}, even shares of the first of {length}"] = statistics.median(shares)
-    return found
+        numbers[f"{name}, even shares of the first of {length}"] = statistics.median(shares)
+    return numbers
 
 
 def share_of_first(n: Numbers, name: str) -> float:
@@ -149,7 +149,7 @@ CLAIMS = (
 )
 
 
-def picture(found: Results) -> Figure:
+def picture(results: Results) -> Figure:
     """What arrives, against length; a line that ends in the grey goes on falling."""
     fig, ax = plt.subplots(figsize=(8.2, 5), layout="constrained")
     ax.set(yscale="log", ylim=(BOTTOM / 30, 30), xlabel="words in the text")
@@ -157,7 +157,7 @@ def picture(found: Results) -> Figure:
     columns = [f"{length} words" for length in LENGTHS]
     lines = {}
     for name in COLORS:
-        row = [max(BOTTOM, value) for value in found.row(name, columns)]
+        row = [max(BOTTOM, value) for value in results.row(name, columns)]
         if BOTTOM in row:
             row = row[: row.index(BOTTOM) + 1]
         lines[name] = row

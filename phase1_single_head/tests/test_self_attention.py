@@ -240,7 +240,7 @@ def test_what_is_walked_and_drawn_is_what_a_plain_pass_computes(trained, text, c
 def test_the_last_line_tells_both_guesses_where_the_reader_has_changed_the_code(trained):
     flow = models.flow_of(trained, CAT)
     right, by_model = guessed(flow.probabilities), flow.probabilities
-    asked = hidden_word.whom_it_asked(flow)
+    asked = hidden_word.most_attended_words(flow)
     expected = f'To guess a hidden "sat" the head asks {asked}; the guess is {right}'
     assert hidden_word.answer(flow, by_model) == expected
     changed = by_model.roll(1)
@@ -258,7 +258,7 @@ def test_many_hidden_words_at_once_are_as_one_by_one(trained):
         assert row[len(words) :].eq(0).all()
 
 
-def test_whom_it_asked():
+def test_the_most_attended_words_are_others():
     weights = torch.tensor([0.1, 0.3, 0.4, 0.15, 0.05])
     assert models.most_attended(weights, 2) == [1, 3] and models.most_attended(weights, 1) == [2, 3]
     assert models.most_attended(torch.ones(1), 0) == []

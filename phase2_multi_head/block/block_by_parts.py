@@ -21,15 +21,15 @@ def steps(block: Block, x: Tensor, mask: Tensor | None = None) -> dict[str, Tens
     The last is the block's output.
     """
     read = block.attention_norm(x)
-    found, _ = block.attention(read, mask=mask)
-    stream = x + found
+    added, _ = block.attention(read, mask=mask)
+    stream = x + added
     read_again = block.feed_forward_norm(stream)
     hidden = block.feed_forward[:2](read_again)  # (B, T, d_model) -> (B, T, 2 d_model), after ReLU
     computed = block.feed_forward[2](hidden)  # (B, T, 2 d_model) -> (B, T, d_model)
     return {
         "x, the residual stream": x,
         "   attention reads": read,
-        "   attention adds": found,
+        "   attention adds": added,
         "x + attention": stream,
         "   feed-forward reads": read_again,
         "   hidden, after ReLU": hidden,
@@ -40,8 +40,8 @@ def steps(block: Block, x: Tensor, mask: Tensor | None = None) -> dict[str, Tens
 
 def without_residual(block: Block, x: Tensor) -> Tensor:
     """The block with its two additions left out."""
-    found, _ = block.attention(block.attention_norm(x))
-    return block.feed_forward(block.feed_forward_norm(found))
+    output, _ = block.attention(block.attention_norm(x))
+    return block.feed_forward(block.feed_forward_norm(output))
 
 
 # What makes a layer: (block, x) -> output.

@@ -27,7 +27,7 @@ from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE
 STEPS = 150
 RATES = (0.003, 0.01, 0.03, 0.1)
 HIGH = 0.1
-BORNE = 0.3  # nats: a rate that costs more, beside the best one, is not borne
+STABLE = 0.3  # nats: at a stable rate a model loses no more than that beside its best one
 COLORS = {"plain": ORANGE, "plain, warm-up": GREY, "QK-norm": BLUE, "gate": GREEN}
 IN_THE_PICTURE = {
     "plain": "plain",
@@ -37,7 +37,7 @@ IN_THE_PICTURE = {
 }
 
 
-def normalized(d_model: int, num_heads: int) -> QKNormAttention:
+def qk_norm_like_plain(d_model: int, num_heads: int) -> QKNormAttention:
     """Returns QK-norm whose scores are at first as large as those of plain attention.
 
     A query of plain attention has features of mean square 1/3, because nn.Linear starts so.
@@ -49,7 +49,7 @@ def normalized(d_model: int, num_heads: int) -> QKNormAttention:
 
 
 @torch.no_grad()
-def gated(d_model: int, num_heads: int) -> GatedAttention:
+def gate_like_plain(d_model: int, num_heads: int) -> GatedAttention:
     """Returns gated heads that add as much as others at first: w_o doubled, the gate about 1/2."""
     attention = GatedAttention(d_model, num_heads)
     attention.w_o.weight.mul_(2)
@@ -59,8 +59,8 @@ def gated(d_model: int, num_heads: int) -> GatedAttention:
 SIDES = {
     "plain": MultiHeadAttention,
     "plain, warm-up": MultiHeadAttention,
-    "QK-norm": normalized,
-    "gate": gated,
+    "QK-norm": qk_norm_like_plain,
+    "gate": gate_like_plain,
 }
 
 
@@ -140,26 +140,26 @@ CLAIMS = [
 ]
 
 
-def highest_borne(n: Numbers, name: str) -> float:
+def stable_up_to(n: Numbers, name: str) -> float:
     """Returns the highest rate at which a kind of model loses little more than at its best."""
-    return max(rate for rate in RATES if n[f"{name}, {rate}"] <= best(n, name) + BORNE)
+    return max(rate for rate in RATES if n[f"{name}, {rate}"] <= best(n, name) + STABLE)
 
 
 def answer(n: Numbers) -> str:
-    """Returns the answer, with the highest of the four rates that each kind bears."""
+    """Returns the answer, with the highest stable one of the four rates for each kind."""
     return (
-        f"With QK-norm it bears rates up to {highest_borne(n, 'QK-norm')}, with a gate up to "
-        f"{highest_borne(n, 'gate')}, and with plain attention up to {highest_borne(n, 'plain')}. "
-        f"A rate counts as borne if it costs at most {BORNE} nats a word more than the best rate."
+        f"With QK-norm it is stable up to a rate of {stable_up_to(n, 'QK-norm')}, with a gate up "
+        f"to {stable_up_to(n, 'gate')}, and with plain attention up to {stable_up_to(n, 'plain')}. "
+        f"Stable means that it loses at most {STABLE} nats a word more than at the best rate."
     )
 
 
-def picture(found: Results) -> Figure:
+def picture(results: Results) -> Figure:
     """Draws the loss of each kind against the rate."""
     fig, ax = plt.subplots(figsize=(8.2, 4.8), layout="constrained")
     rows, colors = {}, {}
     for name, label in IN_THE_PICTURE.items():
-        rows[label], colors[label] = found.row(name, RATES), COLORS[name]
+        rows[label], colors[label] = results.row(name, RATES), COLORS[name]
     charts.lines(ax, RATES, rows, colors)
     ax.set(xlabel="learning rate", ylabel="loss on new sentences, in nats a word")
     return fig

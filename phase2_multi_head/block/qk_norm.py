@@ -12,23 +12,8 @@ and Gemma 3 do it as here, OLMo 2 over all heads at once, nanochat without a lea
 import torch
 from torch import Tensor, nn
 
-from phase2_multi_head.block.norms import EPSILON, rms_norm
+from phase2_multi_head.block.norms import rms_norm
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-
-
-def normalized_by_loops(projected: Tensor, num_heads: int, weight: Tensor) -> Tensor:
-    """The specification, word by word and head by head.
-
-    projected: queries or keys of all heads (T, d_model); weight (d_k,) -> (T, d_model). The
-    features of one head of one word are divided by the root of their mean square, then each is
-    scaled.
-    """
-    normalized = []
-    for word in projected:
-        for head in word.chunk(num_heads):  # (d_model,) -> H x (d_k,)
-            mean_square = sum(feature**2 for feature in head) / len(head)
-            normalized.append(weight * head / (mean_square + EPSILON).sqrt())
-    return torch.cat(normalized).view_as(projected)  # T H x (d_k,) -> (T, d_model)
 
 
 class NormalizedHeads(nn.Module):

@@ -111,12 +111,12 @@ def measure(run: Run) -> Numbers:
     return numbers
 
 
-def picture(found: Results) -> Figure:
+def picture(results: Results) -> Figure:
     """Draws the distance layer by layer with Xavier weights, by parts of a block."""
     fig, ax = plt.subplots(figsize=(8.6, 4.6), layout="constrained")
     ax.set(yscale="log", ylim=(FLOOR / 5, 3), xlabel="layers", ylabel="how different the words are")
     ax.set_yticks([1, 1e-5, 1e-10, FLOOR], ["1", "10⁻⁵", "10⁻¹⁰", "alike to the\nlast digit"])
-    charts.lines(ax, range(NUM_LAYERS + 1), found.shown["Xavier"], COLORS)
+    charts.lines(ax, range(NUM_LAYERS + 1), results.shown["Xavier"], COLORS)
     ax.set_xticks(range(0, NUM_LAYERS + 1, 4))
     return fig
 

@@ -36,7 +36,7 @@ def ways(length: int, device: str) -> dict[str, Callable[[Tensor], Tensor]]:
     attention = MultiHeadAttention(D_MODEL, NUM_HEADS, bias=False).to(device)
     stack = StackOfHeads(D_MODEL, NUM_HEADS).to(device)
     stack.copy_weights(attention)
-    theirs = torch_twin(attention)
+    reference = torch_twin(attention)
     fused = FusedMultiHeadAttention(D_MODEL, NUM_HEADS, bias=False).to(device)
     fused.load_state_dict(attention.state_dict())
     causal = FusedMultiHeadAttention(D_MODEL, NUM_HEADS, bias=False, causal=True).to(device)
@@ -45,7 +45,7 @@ def ways(length: int, device: str) -> dict[str, Callable[[Tensor], Tensor]]:
         OURS: lambda x: attention(x, mask=mask)[0],
         "stack of heads": lambda x: stack(x, mask)[0],
         "fused": lambda x: causal(x)[0],
-        TORCH: lambda x: theirs(x, x, x, attn_mask=~mask, need_weights=False)[0],
+        TORCH: lambda x: reference(x, x, x, attn_mask=~mask, need_weights=False)[0],
         WRONG: lambda x: fused(x, mask=~mask)[0],
     }
 

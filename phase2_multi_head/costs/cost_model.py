@@ -80,12 +80,12 @@ def measure(run: Run) -> Numbers:
     return numbers
 
 
-def picture(found: Results) -> Figure:
+def picture(results: Results) -> Figure:
     """Draws peak memory against length: formulas as lines, dashed where nothing was measured."""
     fig, ax = plt.subplots(figsize=(8.6, 4.6), layout="constrained")
     ends = {}
     for way, color in COLORS.items():
-        peaks = found.shown[way]
+        peaks = results.shown[way]
         for first, last, style in ((min(peaks), max(peaks), "-"), (max(peaks), MILLION, "--")):
             lengths = np.geomspace(first, last, 60).round().astype(int).tolist()
             ax.plot(lengths, [peak_bytes(way, length) for length in lengths], style, color=color)

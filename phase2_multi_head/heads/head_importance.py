@@ -11,17 +11,18 @@ MultiHeadAttention stays as it is, and nothing is trained again.
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared.attention_utils import padding_mask
 from shared.toy_language import MASK_ID, PAD_ID
+from shared.toy_model import patched_input
 from shared.training.objectives import CHOSEN, NUM_HELD_OUT, corpus, to_batch
 from shared.training.recipes import Trained
 
@@ -47,34 +48,28 @@ class Sampled:
         gates = self.layers[0].w_o.weight.new_ones(len(self.layers), self.layers[0].num_heads)
         for layer, head in removed:
             gates[layer, head] = 0
-        with gated(self.layers, gates):
+        with gated_heads(self.layers, gates):
             return self.losses().double().cpu()
 
 
 @contextmanager
-def gated(layers: Sequence[MultiHeadAttention], gates: Tensor) -> Iterator[None]:
-    """Within the block, the output of each head is multiplied by its gate.
+def gated_heads(layers: Sequence[MultiHeadAttention], gates: Tensor) -> Iterator[None]:
+    """Inside `with`, the output of each head is multiplied by its gate, before w_o.
 
-    gates: (L, H). A hook sees what enters w_o, the outputs of all heads side by side, and may hand
-    on something else. Raises ValueError if there is not one gate for each head of each layer.
+    gates: (L, H). Raises ValueError if there is not one gate for each head of each layer.
     """
     expected, received = (len(layers), layers[0].num_heads), tuple(gates.shape)
     if received != expected:
         rule = "gates must have one number for each head"
         raise ValueError(f"{rule}, (L, H) = {expected}: got {received}")
-    hooks = []
-    for module, gate in zip(layers, gates, strict=True):
-        hooks.append(module.w_o.register_forward_pre_hook(partial(_multiply_heads, gate)))
-    try:
+    with ExitStack() as stack:
+        for module, gate in zip(layers, gates, strict=True):
+            stack.enter_context(patched_input(module.w_o, partial(times_gates, gate)))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
-def _multiply_heads(gate: Tensor, w_o: nn.Module, inputs: tuple[Tensor]) -> Tensor:
-    """What w_o is to read instead: merged heads (B, T, H * d_v), each times its gate, (H,)."""
-    (merged,) = inputs
+def times_gates(gate: Tensor, merged: Tensor) -> Tensor:
+    """Merged heads (B, T, H * d_v), each times its gate, (H,)."""
     return merged * gate.repeat_interleave(merged.size(-1) // gate.size(-1))  # (H,) -> (H * d_v,)
 
 

@@ -64,25 +64,25 @@ def measure(run: Run) -> Numbers:
     for name, shares in scores.items():
         for relation, share in shares.items():
             numbers[f"{name}, {relation}"] = share
-    asked = questions(held_out[: QUICK_SENTENCES if run.options.quick else NUM_SENTENCES])
-    excess = {name: excess_loss(trained.logits, asked) for name, trained in models.items()}
+    gaps = questions(held_out[: QUICK_SENTENCES if run.options.quick else NUM_SENTENCES])
+    excess = {name: excess_loss(trained.logits, gaps) for name, trained in models.items()}
     for name, loss in excess.items():
         numbers[f"{name}, excess loss"] = loss
-    early_one = excess_early(SINGLE_HEAD_RECIPE, make_single_head, run, asked)
-    early_four = excess_early(ONE_LAYER_RECIPE, MultiHeadAttention, run, asked)
+    early_one = excess_early(SINGLE_HEAD_RECIPE, make_single_head, run, gaps)
+    early_four = excess_early(ONE_LAYER_RECIPE, MultiHeadAttention, run, gaps)
     left = early_four / early_one
     numbers[f"of one head's excess four heads leave after {EARLY} steps"] = left
     one, four, eight, _ = excess.values()
     numbers["of one head's excess four heads leave"] = four / one
     numbers["of four heads' excess eight leave"] = eight / four
-    numbers["the grammar's entropy"] = floor(asked)
+    numbers["the grammar's entropy"] = floor(gaps)
     return numbers
 
 
-def excess_early(recipe: Recipe, make: MakeAttention, run: Run, asked: list[Gaps]) -> float:
+def excess_early(recipe: Recipe, make: MakeAttention, run: Run, gaps: list[Gaps]) -> float:
     """Returns the excess loss of a model that was trained EARLY steps."""
     trained = trained_model(variant(recipe, steps=EARLY), make, run.options, run.seed)
-    return excess_loss(trained.logits, asked)
+    return excess_loss(trained.logits, gaps)
 
 
 def above_baselines(n: Numbers, relation: str) -> float:
@@ -136,29 +136,14 @@ CLAIMS = (
 )
 
 
-def answer(n: Numbers) -> str:
-    """Returns the answer; how many are enough, and which model is the best, the numbers say."""
-    four, eight = n["of one head's excess four heads leave"], n["of four heads' excess eight leave"]
-    enough = "Four are better than one" if four < 1 else "One"
-    if eight < 1:
-        enough = "More than four"
-    deep, wide = n["four heads, two layers, excess loss"], n["eight heads, one layer, excess loss"]
-    helps = "more" if deep < wide else "less"
-    return (
-        f"{enough}: of what one head loses above the best possible loss, four heads leave "
-        f"{four:.0%}, and of what four lose, eight leave {eight:.0%}. A second layer of four heads "
-        f"helps {helps} than eight heads in one layer."
-    )
-
-
-def picture(found: Results) -> Figure:
+def picture(results: Results) -> Figure:
     """Draws a row for each model: how often its best head finds each relation; what it loses."""
     fig, axes = plt.subplots(1, 4, figsize=(9.2, 4.2), sharey=True, layout="constrained")
     for ax, column in zip(axes, (*CORE_RELATIONS[::-1], "excess loss"), strict=True):
-        values = {name.replace(", ", "\n"): found.each(f"{name}, {column}") for name in MODELS}
+        values = {name.replace(", ", "\n"): results.each(f"{name}, {column}") for name in MODELS}
         if column in CORE_RELATIONS:
             color, number = role_color(column), "{:.0%}"
-            guess = found.mean[f"best fixed offset, {column}"]
+            guess = results.mean[f"best fixed offset, {column}"]
             title = "its best head finds\n" + column.replace("-", " – ")
         else:
             color, number, guess = GREY, "{:.2f}", None
@@ -176,7 +161,11 @@ main = Experiment(
     title="One head misses the place of a verb; four heads find it",
     note="share of pairs right, head chosen on other sentences · dotted: the best fixed offset, "
     "as “always one to the left”\nbars: means, dots: runs",
-    answer=answer,
+    answer="Of what one head loses above the best possible loss, four heads leave "
+    "{n[of one head's excess four heads leave]:.0%}, and of what four lose, eight leave "
+    "{n[of four heads' excess eight leave]:.0%}. Two layers of four heads lose "
+    "{n[four heads, two layers, excess loss]:.2f} nats, eight heads in one layer "
+    "{n[eight heads, one layer, excess loss]:.2f}.",
 )
 
 if __name__ == "__main__":

@@ -55,10 +55,10 @@ def mean_pooling(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]
 
 def last_pooling(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The last visible word. A row of padding alone gives 0."""
-    place = torch.arange(x.size(1), device=x.device)
-    visible = place.where(visible_words(x, mask), -1)
+    position = torch.arange(x.size(1), device=x.device)
+    visible = position.where(visible_words(x, mask), -1)
     last = visible.amax(dim=-1, keepdim=True)  # (B, 1, 1, T) -> (B, 1, 1, 1)
-    weights = (place == last).to(x.dtype)  # (B, 1, 1, 1) -> (B, 1, 1, T)
+    weights = (position == last).to(x.dtype)  # (B, 1, 1, 1) -> (B, 1, 1, T)
     return weighted_mean(weights, x), weights
 
 

@@ -16,7 +16,7 @@ from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
 from phase2_multi_head.heads import output_projection, two_lookups, wrong_heads
 from phase2_multi_head.heads.head_importance import (
     Sampled,
-    gated,
+    gated_heads,
     language_model,
     over_examples,
     removal_importance,
@@ -278,10 +278,13 @@ def sampled():
 def test_open_gates_change_nothing_and_no_hook_stays_even_after_an_error():
     sample = sampled()
     before = sample.losses()
-    with gated(sample.layers, torch.ones(2, 3, dtype=torch.float64)):
+    with gated_heads(sample.layers, torch.ones(2, 3, dtype=torch.float64)):
         assert torch.equal(sample.losses(), before), "a gate of 1 must not change a single bit"
     removal_importance(sample)
-    with pytest.raises(RuntimeError), gated(sample.layers, torch.zeros(2, 3, dtype=torch.float64)):
+    with (
+        pytest.raises(RuntimeError),
+        gated_heads(sample.layers, torch.zeros(2, 3, dtype=torch.float64)),
+    ):
         raise RuntimeError
     assert torch.equal(sample.losses(), before)
 
@@ -301,7 +304,10 @@ def test_a_closed_gate_is_a_head_without_its_columns_of_w_o():
 @pytest.mark.parametrize("shape", [(3,), (7, 2, 4)])
 def test_wrong_gates_are_refused(shape):
     message = r"one number for each head, \(L, H\) = \(2, 3\)"
-    with pytest.raises(ValueError, match=message), gated(TwoLayers().layers, torch.ones(shape)):
+    with (
+        pytest.raises(ValueError, match=message),
+        gated_heads(TwoLayers().layers, torch.ones(shape)),
+    ):
         pass
 
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 
-from phase1_single_head.before.additive import AdditiveAttention, LuongAttention, attend_by_loops
+from phase1_single_head.before.additive import AdditiveAttention, LuongAttention
 from phase1_single_head.order.position_encodings import RotarySelfAttention, rotary
 from phase1_single_head.parts.cross_attention import CrossAttention
 from phase1_single_head.self_attention import (
@@ -26,7 +26,7 @@ from phase1_single_head.self_attention import (
 from phase2_multi_head.alibi_attention import AlibiAttention
 from phase2_multi_head.block.gated_attention import GatedAttention
 from phase2_multi_head.block.norms import EPSILON, rms_norm
-from phase2_multi_head.block.qk_norm import QKNormAttention, normalized_by_loops
+from phase2_multi_head.block.qk_norm import QKNormAttention
 from phase2_multi_head.fused_attention import FusedMultiHeadAttention
 from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
@@ -136,11 +136,6 @@ def each(loops):
 
 def loops(q, k, v):
     return attention_by_loops(q.detach(), k.detach(), v.detach())[0]
-
-
-def words_scored(q, k, v):
-    """Where the keys are what is read, and nothing is divided."""
-    return (q @ k.mT).softmax(dim=-1) @ k
 
 
 def kernel(features, sees):
@@ -344,11 +339,6 @@ WAYS = {  # of queries, keys and values: the way, its reference, for which lengt
         SOME,
     ),
     "self_attention, loops": (each(loops), masked(), FEW),
-    "additive, loops": (
-        each(lambda q, k, v: attend_by_loops(q.detach(), k.detach(), torch.dot)[0]),
-        words_scored,
-        FEW,
-    ),
     "attention_utils, causal": (core(causal_mask), masked(past), SOME),
     "attention_utils, local": (core(partial(local_mask, window=3)), masked(near_by), SOME),
     "attention_utils, strided": (core(partial(strided_mask, stride=4)), FOURTH, SOME),
@@ -495,21 +485,6 @@ def of_one_length(projection, x):
 def with_qk_norm(m, x, context, sees=None):
     query, key = of_one_length(m.w_q, x), of_one_length(m.w_k, context)
     return m.w_o(merged(masked(sees)(query, key, heads_of(m.w_v(context)))))
-
-
-def loops_of_one_length(projection, x):
-    """The specification, one text after the other."""
-    projected = projection.projection(x)
-    return torch.stack(
-        [normalized_by_loops(text, HEADS, projection.norm_weight) for text in projected]
-    )
-
-
-def with_qk_norm_by_loops(m, x, context):
-    query = heads_of(loops_of_one_length(m.w_q, x))
-    key = heads_of(loops_of_one_length(m.w_k, context))
-    heads = F.scaled_dot_product_attention(query, key, heads_of(m.w_v(context)))
-    return m.w_o(merged(heads))
 
 
 def with_gate(m, x, _, sees=None):
@@ -684,7 +659,6 @@ MODULES = {  # of x and a context: what makes the module, the way, its reference
         partial(with_qk_norm, sees=near_by),
         LAST,
     ),
-    "qk_norm, loops": (of(QKNormAttention, HEADS), cross, with_qk_norm_by_loops, FEW),
     "gated_attention": (of(GatedAttention, HEADS), alone, with_gate, ALIKE),
     "gated_attention, causal": (
         of(GatedAttention, HEADS),
