@@ -41,7 +41,6 @@ TESTS = {
     ),
     "shared": (
         "exercises",
-        "hostile_inputs",
         "house",
         "lessons",
         "oracles",

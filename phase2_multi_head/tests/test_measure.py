@@ -22,7 +22,7 @@ from shared.tests.helpers import near
 
 
 def test_masks_look_as_the_docstrings_show_them():
-    """As predicates: test_oracles.py; refused sizes: test_hostile_inputs.py."""
+    """As predicates: test_oracles.py; refused sizes: test_refusals.py."""
     assert causal_mask(3).int().tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
     mask = padding_mask(torch.tensor([2, 0, 3]), 3)
     assert mask.shape == (3, 1, 1, 3)

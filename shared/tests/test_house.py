@@ -343,3 +343,20 @@ def test_rows_have_moved_with_the_code():
 @pytest.mark.parametrize("row", FIRST.values(), ids=FIRST)
 def test_the_first_fault_of_a_file_is_noticed_and_taken_out_again(row):
     assert faults.oracles_notice(*row)
+
+
+def test_the_workflow_may_do_no_more_than_it_needs():
+    text = (paths.ROOT / ".github" / "workflows" / "check_and_publish.yml").read_text(
+        encoding="utf-8"
+    )
+    assert "\npermissions: {contents: read}\n" in text and "\nconcurrency:\n" in text
+    assert "\n  push: {branches: " in text, "else the branch of a pull request runs twice"
+    assert text.count("runs-on:") == text.count("timeout-minutes:")
+    assert "run:" not in text.partition(": write")[2], (
+        "a job that may write runs what was installed"
+    )
+    assert text.count("actions/checkout@") == text.count("persist-credentials: false")
+    assert all(
+        re.fullmatch(r"[\w/-]+@[0-9a-f]{40}  # v[\d.]+", action)
+        for action in re.findall(r"uses: (.*)", text)
+    )

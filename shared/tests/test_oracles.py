@@ -742,3 +742,10 @@ def slopes(output, parameters):
 
 def flat(tensors):
     return torch.cat([tensor.flatten() for tensor in tensors])
+
+
+def test_scores_far_below_0_lose_no_digits():
+    value = torch.tensor([[1e-25], [2e-25], [4e-25]])
+    for score in (-40.0, -59.0, -200.0):
+        found = flash_attention(torch.ones(2, 4), torch.full((3, 4), score / 2), value)
+        near(found, value.mean().expand(2, 1))

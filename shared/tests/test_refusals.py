@@ -3,11 +3,13 @@
 A row is a call, and a part of what its ValueError says. A new refusal is a new row.
 """
 
+import math
 import re
 
 import pytest
 import torch
 
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.pretrained.attention_maps import draw_heads
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.long_texts.delta_rule import delta_rule
@@ -24,13 +26,35 @@ from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.packed_toy import PackedToy
 from phase4_causal.serving.paged_cache import PagedCache, Text
 from phase4_causal.serving.rolling_cache import RollingCache
-from shared.attention_utils import padding_mask
+from phase4_causal.writing.sampling import Sampling
+from shared.attention_utils import causal_mask, local_mask, padding_mask, strided_mask
+from shared.grammar.best_reader import hidden_word_distribution
 from shared.head_statistics import head_statistics
+from shared.toy_language import TOY_SENTENCE, tokenize
+from shared.toy_model import ToyTransformer
+from shared.visualization_utils import plot_attention
 
+TOY_MODEL = ToyTransformer(6, 1, 1, make_attention=MultiHeadAttention)
+TOY_WORDS = TOY_SENTENCE.split()
+X = torch.ones(3, 2)
 WEIGHTS = torch.full((2, 3, 5, 5), 1 / 5)  # (L or N, H, T, T)
 
 SHARED = [
     (lambda: padding_mask(torch.tensor([True]), 3), "got torch.bool"),
+    (lambda: padding_mask(torch.tensor([0]), -1), "T_k must be a whole number, 0 or more: got -1"),
+    (lambda: local_mask(3, 3, 1.5), "window must be a whole number, 0 or more: got 1.5"),
+    (lambda: strided_mask(3, 3, 0), "stride must be a whole number, 1 or more: got 0"),
+    (lambda: causal_mask(math.nan), "T_q must be a whole number, 1 or more: got nan"),
+    (lambda: tokenize("  . "), "the sentence is empty"),
+    (lambda: tokenize("the cta sat"), '"cta" is not among the 97 words'),
+    (lambda: tokenize("the <pad> sat"), '"<pad>" is not among'),
+    (lambda: tokenize("the " * 33), "33 words: the limit is 32"),
+    (lambda: hidden_word_distribution(TOY_WORDS, 6), "must lie between 0 and 5: got 6"),
+    (lambda: hidden_word_distribution(TOY_WORDS[1:], 0), "take one that sample_sentence can make"),
+    (lambda: TOY_MODEL(torch.zeros(1, 35).long()), "at most 34 tokens: got 35"),
+    (lambda: plot_attention(WEIGHTS[0], [*"abcde"]), "one (T_q, T_k) matrix: got shape (3, 5, 5)"),
+    (lambda: plot_attention(WEIGHTS[0, 0], [*"abcd"]), "a column for each key (4, 4): got (5, 5)"),
+    (lambda: plot_attention(WEIGHTS[0, 0] * 2, [*"abcde"]), "row 0 sums to 2.0000, not 1"),
     (lambda: head_statistics(WEIGHTS, torch.ones(2, 1, 5, 5)), "a bool mask (N, 1, T, T)"),
     (lambda: head_statistics(WEIGHTS[0], torch.ones(1, 1, 5, 5).bool()), "unsqueeze(0)"),
 ]
@@ -100,6 +124,9 @@ PHASE_4 = [
     (lambda: request("", 22), "at most 21, the places of all blocks and one: got 22; make more"),
     (lambda: request("", 9, chunk_size=0), "chunk_size must be a whole number, 1 or more"),
     (lambda: stored(TWO_HEADS, TWO_HEADS), "must be (1, 2, 4): got (2, 2, 4) and (2, 2, 4)"),
+    (lambda: KeyValueCache(1, 1, 0, 1), "max_length must be a whole number, 1 or more: got 0"),
+    (lambda: PagedCache(1, 0, 1, 1, 1, X, share=True), "num_blocks must be a whole number, 1 or"),
+    (lambda: Sampling(math.nan), "temperature must be finite, and 0"),
 ]
 
 

@@ -133,23 +133,29 @@ def test_a_long_sentence_has_room(checkpoints, script, tmp_path):
         (["--output-dir", f"{__file__}/x"], "cannot use .*test_scripts.py.x: "),
     ],
 )
-@pytest.mark.parametrize(
-    "script", [visualize1, queries_and_keys], ids=["a function", "an experiment"]
-)
-def test_bad_input_is_one_clear_line_and_exit_code_2(script, arguments, message, capsys):
+def test_bad_input_is_one_clear_line_and_exit_code_2(arguments, message, capsys):
     if arguments[-1] == "cuda" and torch.cuda.is_available():
         pytest.skip("this machine has CUDA")
     with pytest.raises(SystemExit) as stop:
-        script.main(arguments)
-    said = capsys.readouterr().err
+        queries_and_keys.main(arguments)
+    printed = capsys.readouterr().err
     assert stop.value.code == 2
-    assert re.search(message, said) and said.count("\n") == 1, said
+    assert re.search(message, printed) and printed.count("\n") == 1, printed
 
 
 def test_a_script_starts_from_anywhere(tmp_path):
     """A real process, another folder, a name that pandas looks for."""
-    script = paths.ROOT / "phase1_single_head" / "before" / "bottleneck.py"
+    script = paths.ROOT / "phase1_single_head" / "visualize.py"
     command = [sys.executable, script, "--sentence", "the cta"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8")
     assert done.returncode == 2 and "nearest known words" in done.stderr
     assert "Traceback" not in done.stderr and not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_interrupted_stays_as_it_was(tmp_path):
+    path = tmp_path / "picture"
+    path.write_text("whole")
+    with pytest.raises(KeyboardInterrupt), paths.whole_file(path) as unfinished:
+        unfinished.write_text("ha")
+        raise KeyboardInterrupt
+    assert path.read_text() == "whole" and list(tmp_path.iterdir()) == [path]

@@ -77,20 +77,6 @@ def test_the_sets_are_disjoint_and_the_toy_sentence_is_never_trained_on():
     assert toy_language.sample_corpus(10, 5, seed=1) == toy_language.sample_corpus(10, 5, seed=1)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("  . ", "the sentence is empty"),
-        ("the cta sat", '"cta" is not among the .* nearest known words: .*cat'),
-        ("the <pad> sat", '"<pad>" is not among'),
-        ("the " * 33, "33 words: the limit is 32"),
-    ],
-)
-def test_a_sentence_that_cannot_be_read_is_answered_with_what_is_wrong(text, message):
-    with pytest.raises(ValueError, match=message):
-        tokenize(text)
-
-
 def test_sentences_are_read_as_people_and_their_editors_write_them(tmp_path):
     assert tokenize("The cat, sat on the MAT.") == TOY_WORDS
     assert toy_language.decode(encode(TOY_WORDS)) == TOY_WORDS
@@ -178,21 +164,9 @@ def test_words_that_fit_a_gap_are_equally_likely():
             assert fits[INDEX[sentence[position]]]
 
 
-@pytest.mark.parametrize(
-    ("sentence", "position", "message"),
-    [
-        (TOY_SENTENCE, 6, "position must lie between 0 and 5: got 6"),
-        ("a cat sat in the mat", 1, r'no word makes "a \.\.\. sat in the mat"'),
-    ],
-)
-def test_where_nothing_can_stand_the_best_reader_says_so(sentence, position, message):
-    with pytest.raises(ValueError, match=message):
-        hidden_word_distribution(sentence.split(), position)
-
-
 def test_excess_loss_of_the_grammar_itself_is_zero():
     sentences = toy_language.sample_corpus(0, 7)[1]
-    asked = questions(sentences)
+    gaps = questions(sentences)
 
     def oracle(tokens):
         logits = torch.zeros(*tokens.shape, len(VOCABULARY), dtype=torch.float64)
@@ -201,10 +175,10 @@ def test_excess_loss_of_the_grammar_itself_is_zero():
             logits[row, position] = hidden_word_distribution(words, position).log().clamp(min=-1e4)
         return logits
 
-    assert excess_loss(oracle, asked) == pytest.approx(0, abs=1e-12)
-    indifferent = excess_loss(lambda tokens: torch.zeros(*tokens.shape, len(VOCABULARY)), asked)
-    near(indifferent, math.log(len(VOCABULARY)) - best_reader.floor(asked), share=1e-9)
-    assert sum(len(gaps.tokens) for gaps in asked) == sum(len(s.words) for s in sentences)
+    assert excess_loss(oracle, gaps) == pytest.approx(0, abs=1e-12)
+    indifferent = excess_loss(lambda tokens: torch.zeros(*tokens.shape, len(VOCABULARY)), gaps)
+    near(indifferent, math.log(len(VOCABULARY)) - best_reader.floor(gaps), share=1e-9)
+    assert sum(len(each.tokens) for each in gaps) == sum(len(s.words) for s in sentences)
 
 
 # ---- heads, made so that their score is known
@@ -314,5 +288,3 @@ def test_a_model_is_asked_in_float64_without_being_changed():
     double = in_double(model)
     assert not double.training and model.training and model.output_bias.dtype == torch.float32
     near(weights_of(double, TOY_WORDS), weights.double(), share=1e-5)
-    with pytest.raises(ValueError, match="at most 34 tokens: got 35"):
-        model(torch.zeros(1, 35, dtype=torch.long))
