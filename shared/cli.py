@@ -127,8 +127,8 @@ def attention_class(name: str) -> MakeAttention:
     except Exception as error:  # a class of the reader's own may fail in any way
         how = f"{own}(d_model, num_heads)(x, mask=mask) must give (output, weights)"
         last = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"line {last.lineno} of {last.filename}"
-        raise wrong(f"{how}: {place}: {type(error).__name__}: {error}") from None
+        where = f"line {last.lineno} of {last.filename}"
+        raise wrong(f"{how}: {where}: {type(error).__name__}: {error}") from None
     wanted = [(2, 3, d_model), (2, num_heads, 3, 3)]
     if shapes != wanted:
         rule = "output and weights of shapes (B, T, d_model) and (B, num_heads, T, T)"

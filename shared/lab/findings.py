@@ -223,7 +223,7 @@ def print_judgement(judgement: Judgement, *, rules: bool) -> None:
 
 
 @dataclass(frozen=True)
-class Kept:
+class SavedRun:
     """What a run of an experiment leaves behind.
 
     otherwise has the options with which it trained otherwise than the record did: ["--quick"].
@@ -262,32 +262,32 @@ def file_of(experiment: str, output_dir: Path) -> Path:
     return output_dir / paths.PROCESSED / "findings" / f"{experiment}.json"
 
 
-def keep(kept: Kept, output_dir: Path) -> None:
+def save(run: SavedRun, output_dir: Path) -> None:
     """Writes it in place of what the experiment measured before."""
-    with paths.whole_file(file_of(kept.experiment, output_dir)) as unfinished:
-        unfinished.write_text(json.dumps(asdict(kept), indent=1), encoding="utf-8")
+    with paths.whole_file(file_of(run.experiment, output_dir)) as unfinished:
+        unfinished.write_text(json.dumps(asdict(run), indent=1), encoding="utf-8")
 
 
-def load(file: Path) -> Kept:
+def load(file: Path) -> SavedRun:
     """Returns what an experiment kept.
 
     Raises OSError, which names the file, if it is damaged or an older version of the code wrote it.
     """
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        return Kept(**{part.name: content[part.name] for part in fields(Kept)})
+        return SavedRun(**{part.name: content[part.name] for part in fields(SavedRun)})
     except (ValueError, KeyError):
         raise unreadable(file) from None
 
 
-def gather(output_dir: Path) -> list[Kept]:
+def gather(output_dir: Path) -> list[SavedRun]:
     """Returns what the experiments of the course kept, in their order."""
-    kept = []
+    saved = []
     for module in scripts():
         file = file_of(module, output_dir)
         if file.is_file():
-            kept.append(load(file))
-    return kept
+            saved.append(load(file))
+    return saved
 
 
 # ---- the door
@@ -316,5 +316,5 @@ def tell(
         return False
     judgement = judge(claims, experiment, runs)
     print_judgement(judgement, rules=options.numbers)
-    keep(Kept(experiment, made_otherwise(options), answer, runs), options.output_dir)
+    save(SavedRun(experiment, made_otherwise(options), answer, runs), options.output_dir)
     return not judgement.turned

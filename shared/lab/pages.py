@@ -24,7 +24,7 @@ from shared.lab import record
 from shared.lab.plan import scripts
 
 LINK = re.compile(
-    r"\[(?P<said>[^][]+)\]\((?:[./]*data/)?(?P<page>claims|numbers)\.md#(?P<anchor>[^\s)]+)\)"
+    r"\[(?P<words>[^][]+)\]\((?:[./]*data/)?(?P<page>claims|numbers)\.md#(?P<anchor>[^\s)]+)\)"
 )
 DIGITS = r"-?\d[\d,]*(?:\.\d+)?"
 NUMBER = re.compile(
@@ -47,9 +47,9 @@ ROUNDING = 1e-6  # a bound that is a round number but for rounding stays what it
 
 @dataclass(frozen=True)
 class Quote:
-    """What a page says in a link to the record: [said](page#anchor)."""
+    """What a page says in a link to the record: [words](page#anchor)."""
 
-    said: str
+    words: str
     page: str
     anchor: str
 
@@ -72,7 +72,7 @@ def linked_pictures() -> list[str]:
 
 def quotes(text: str) -> list[Quote]:
     """Returns the links of a text to the record."""
-    return [Quote(found["said"], found["page"], found["anchor"]) for found in LINK.finditer(text)]
+    return [Quote(match["words"], match["page"], match["anchor"]) for match in LINK.finditer(text)]
 
 
 def without_quotes(text: str) -> str:
@@ -133,7 +133,7 @@ def whats_wrong(quote: Quote) -> str:
         return "" if quote.anchor in known else f"no experiment is called {quote.anchor}"
     if quote.anchor not in places:
         return f"data/numbers.md has no row {quote.anchor}"
-    return wrong_number(quote.said, record.interval(*places[quote.anchor]))
+    return wrong_number(quote.words, record.interval(*places[quote.anchor]))
 
 
 def wrong_runs(quote: Quote) -> str:
@@ -142,35 +142,35 @@ def wrong_runs(quote: Quote) -> str:
     if quote.anchor not in claims:
         return f"no claim is called {quote.anchor}"
     known = record.known(claims[quote.anchor])
-    found = OUT_OF.search(quote.said.lower())
-    if found and [as_number(found[1]), as_number(found[2])] != [known.held, known.seeds]:
+    match = OUT_OF.search(quote.words.lower())
+    if match and [as_number(match[1]), as_number(match[2])] != [known.held, known.seeds]:
         return f"the rule holds in {known.held} of {known.seeds}"
     return ""
 
 
-def wrong_number(said: str, ends: tuple[float, float]) -> str:
+def wrong_number(words: str, ends: tuple[float, float]) -> str:
     """Returns what is wrong with a number, given both ends of where a new run falls."""
-    share = share_in_words(said.lower())
+    share = share_in_words(words.lower())
     if share is not None:
         return wrong_middle(share, ends, slack=0.05)
-    found = NUMBER.search(said)
-    if not found:
+    match = NUMBER.search(words)
+    if not match:
         return ""
-    scale = 100 if found["percent"] or "%" in found[0] else 1
+    scale = 100 if match["percent"] or "%" in match[0] else 1
     low, high = scale * ends[0], scale * ends[1]
-    last = found["high"] or found["low"]
+    last = match["high"] or match["low"]
     decimals = len(last.partition(".")[2])
     unit = 0.1**decimals  # of the last digit
-    bound = (found["bound"] or "").strip().lower()
+    bound = (match["bound"] or "").strip().lower()
     if bound == "about":
-        return wrong_middle(as_number(found["low"]), (low, high), slack=unit / 2)
+        return wrong_middle(as_number(match["low"]), (low, high), slack=unit / 2)
     if bound == "at least":
         low = high = floor(low / unit + ROUNDING) * unit
     elif bound == "at most":
         low = high = ceil(high / unit - ROUNDING) * unit
     written = f"{{:,.{decimals}f}}".format
     expected = (written(low), written(high))
-    if expected == (found["low"], last):
+    if expected == (match["low"], last):
         return ""
     return f"the record has {' to '.join(dict.fromkeys(expected))}"
 
@@ -184,13 +184,13 @@ def wrong_middle(value: float, ends: tuple[float, float], slack: float) -> str:
     return f"{value:.3g} is not in the middle of {low:.3g} to {high:.3g}"
 
 
-def share_in_words(said: str) -> float | None:
+def share_in_words(words: str) -> float | None:
     """Returns "a third" or "nine in ten" as a number; None if nothing of the kind is said."""
-    found = OUT_OF.search(said)
-    if found:
-        return as_number(found[1]) / as_number(found[2])
-    found = A_SHARE.search(said)
-    return SHARES[found[1]] if found else None
+    match = OUT_OF.search(words)
+    if match:
+        return as_number(match[1]) / as_number(match[2])
+    match = A_SHARE.search(words)
+    return SHARES[match[1]] if match else None
 
 
 def as_number(text: str) -> float:

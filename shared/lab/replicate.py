@@ -48,14 +48,14 @@ def machine() -> dict[str, str]:
 @cache
 def imported_by(file: Path) -> list[str]:
     """Returns what a file imports, anywhere in it; some of it are names and no modules."""
-    found = []
+    names = []
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            found.append(node.module)
-            found += [f"{node.module}.{alias.name}" for alias in node.names]
-    return found
+            names.append(node.module)
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names
 
 
 def hash_of_files(modules: Iterable[str]) -> str:
@@ -213,8 +213,8 @@ def replicate(options: argparse.Namespace, claims: list[Claim]) -> None:
 def check_last_run(options: argparse.Namespace, claims: list[Claim]) -> None:
     """Compares the last run of the course with the record; leaves with 1 if it is too different."""
     last = {}
-    for kept in findings.gather(options.output_dir):
-        last[kept.experiment] = dict(enumerate(kept.runs))
+    for saved in findings.gather(options.output_dir):
+        last[saved.experiment] = dict(enumerate(saved.runs))
     if not compare_with_record(claims, last):
         sys.exit(1)
 

@@ -25,7 +25,7 @@ from PIL import Image
 from shared import cli, paths
 from shared.claims import PLURAL, all_claims
 from shared.lab import record
-from shared.lab.findings import Finding, Judgement, Kept, gather
+from shared.lab.findings import Finding, Judgement, SavedRun, gather
 from shared.lab.front_page import SMALL_PICTURES
 from shared.lab.plan import PLANS, SECTIONS, path_of, question_of
 
@@ -57,7 +57,7 @@ class Question:
 
     module: str
     pictures: Sequence[Drawn]
-    kept: Kept
+    saved: SavedRun
     judgement: Judgement
 
     @property
@@ -113,14 +113,14 @@ def drawn_by(module: str, phase: str, output_dir: Path) -> list[Drawn]:
 
 def questions_of(phase: str, output_dir: Path) -> list[Question]:
     """Returns what the scripts of a phase asked, if the run measured or drew something for it."""
-    measured = {kept.experiment: kept for kept in gather(output_dir)}
+    measured = {saved.experiment: saved for saved in gather(output_dir)}
     questions = []
     for module in PLANS[phase].all:
-        kept = measured.get(module, Kept(module))
-        judgement = kept.judged() if kept.runs else Judgement([], [])
+        saved = measured.get(module, SavedRun(module))
+        judgement = saved.judged() if saved.runs else Judgement([], [])
         pictures = drawn_by(module, phase, output_dir)
         if judgement.findings or pictures:
-            questions.append(Question(module, pictures, kept, judgement))
+            questions.append(Question(module, pictures, saved, judgement))
     return questions
 
 
@@ -131,8 +131,8 @@ def inside_record(questions: Sequence[Question]) -> list[bool]:
     """
     inside = []
     for question in questions:
-        if not question.kept.otherwise:
-            inside += record.inside(question.module, question.kept.runs[:1])
+        if not question.saved.otherwise:
+            inside += record.inside(question.module, question.saved.runs[:1])
     return inside
 
 
@@ -159,7 +159,7 @@ def write_report(output_dir: Path) -> Path:
         whose="the run behind this page" if code_url else "your run",
         repository=repository,
         live_page=paths.EXPLORER.name if (output_dir / paths.EXPLORER).is_file() else "",
-        measured=[question for question in questions if question.kept.runs],
+        measured=[question for question in questions if question.saved.runs],
         inside=inside_record(questions),
         surprises=surprises,
         phases=phases,

@@ -107,12 +107,12 @@ def verdicts_of(result: Result) -> list[str]:
         if path.parent.name != "findings":
             continue
         judgement = findings.load(path).judged()
-        on_record = [found for found in judgement.findings if found.recorded]
+        on_record = [finding for finding in judgement.findings if finding.recorded]
         if on_record:
             sentences.append(held_of(on_record))
-        for found in judgement.findings:
-            if not found.recorded:
-                sentences.append(f"A claim is new. {found.sentence}.")
+        for finding in judgement.findings:
+            if not finding.recorded:
+                sentences.append(f"A claim is new. {finding.sentence}.")
         if judgement.differs:
             sentences.append(judgement.differs)
     return sentences
@@ -120,7 +120,7 @@ def verdicts_of(result: Result) -> list[str]:
 
 def held_of(on_record: Sequence[Finding]) -> str:
     """Returns "On record its claims hold in 10, 3 and 10 of 10 seeds."."""
-    *others, last = [str(found.recorded.held) for found in on_record]
+    *others, last = [str(finding.recorded.held) for finding in on_record]
     held = f"{', '.join(others)} and {last}" if others else last
     claims = "claims hold" if others else "claim holds"
     return f"On record its {claims} in {held} of {len(SEEDS)} seeds."

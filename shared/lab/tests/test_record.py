@@ -294,7 +294,7 @@ def test_pages_quote_the_record_as_it_is(page):
     for quote in pages.quotes(page.read_text(encoding="utf-8")):
         says = pages.whats_wrong(quote)
         if says:
-            wrong.append(f"[{quote.said}]({quote.anchor}): {says}")
+            wrong.append(f"[{quote.words}]({quote.anchor}): {says}")
     assert not wrong, "\n".join(wrong)
 
 
@@ -480,7 +480,7 @@ def test_what_is_damaged_is_one_line_that_names_it(run, text, tmp_path, capsys, 
 
 def test_what_an_older_version_measured_is_not_judged(run, tmp_path):
     run(runs=wet(*TEN))
-    findings.keep(findings.Kept(WATER, runs=[{"moisture": 1.0}]), tmp_path)
+    findings.save(findings.SavedRun(WATER, runs=[{"moisture": 1.0}]), tmp_path)
     with pytest.raises(OSError, match="of another version"):
         findings.load(run.kept).judged()
 
@@ -511,7 +511,7 @@ def small_course(tmp_path, monkeypatch):
         calls.append(seed)
         if seed in broken:
             return runner.Result(1, "it broke")
-        findings.keep(findings.Kept(WATER, runs=wet(seed / 1000)), folder)
+        findings.save(findings.SavedRun(WATER, runs=wet(seed / 1000)), folder)
         return runner.Result(0, "")
 
     pool = types.SimpleNamespace(imap_unordered=map)
@@ -645,7 +645,7 @@ def test_the_last_run_is_checked(recorded, tmp_path, monkeypatch):
     monkeypatch.setattr(replicate, "all_claims", lambda: [made()])
     monkeypatch.setattr(findings, "scripts", lambda: [WATER])
     for value in (0.7, 9.0):
-        findings.keep(findings.Kept(WATER, runs=wet(value)), tmp_path)
+        findings.save(findings.SavedRun(WATER, runs=wet(value)), tmp_path)
         with nullcontext() if value == 0.7 else pytest.raises(SystemExit, match="1"):
             replicate.main(["--check", "--output-dir", str(tmp_path)])
 

@@ -82,8 +82,8 @@ def report(tmp_path_factory, made_up):
     """The report of a few findings and pictures, beside a live page."""
     folder = tmp_path_factory.mktemp("report")
     for experiment in MADE:
-        kept = findings.Kept(experiment, [], "It is <wet>", [measured(experiment)])
-        findings.keep(kept, folder)
+        kept = findings.SavedRun(experiment, [], "It is <wet>", [measured(experiment)])
+        findings.save(kept, folder)
     for name in DRAWN:
         caption = f'A "caption" <i> of {name}'
         save_figure(plt.figure(figsize=(9, 5)), folder / paths.PLOTS / name, caption=caption)
@@ -131,8 +131,8 @@ def test_the_page_says_how_far_a_run_agrees_with_the_record(report):
 def test_a_test_drive_is_told_and_not_compared(tmp_path, made_up):
     for options in (["--quick"], []):
         for experiment, otherwise in zip(MADE, (["--heads"], options), strict=True):
-            findings.keep(
-                findings.Kept(experiment, otherwise, "", [measured(experiment)]), tmp_path
+            findings.save(
+                findings.SavedRun(experiment, otherwise, "", [measured(experiment)]), tmp_path
             )
         page = write_report(tmp_path)
         words = section(page, '<h2 id="run">', '<h2 id="surprises">')
