@@ -174,8 +174,7 @@ def has_rival(verb: str) -> bool:
 def hidden_verb(trained: Trained) -> dict:
     """Returns a sentence whose verb loses most without the head that hidden verbs need most.
 
-    rises: how much the loss on all hidden words rises without each head, with its 95 % interval;
-    spare: the head without which it rises least.
+    heads: what each head costs if it is removed, in nats a hidden word, with its 95 % interval.
     """
     sentences, verbs = [], []
     for sentence in short_sentences():
@@ -183,21 +182,20 @@ def hidden_verb(trained: Trained) -> dict:
         if has_rival(sentence.words[verb]):
             sentences.append(sentence)
             verbs.append(verb)
-    asked = with_hidden_words(trained, sentences, verbs)
-    costs = removal_importance(asked).flatten(0, 1)  # (L, H, N) -> (L * H, N)
-    needed = int(costs.mean(dim=-1).argmax())
-    hardest = int(costs[needed].argmax())
-    sample = language_model(trained)
-    rises = []
-    for head, rise in zip(sample.heads, removal_importance(sample).flatten(0, 1), strict=True):
-        span = [round(end.item(), 4) for end in over_examples(rise)]
-        rises.append({"head": head, "rise": round(rise.mean().item(), 4), "span": span})
+    of_verbs = removal_importance(with_hidden_words(trained, sentences, verbs)).flatten(0, 1)
+    needed = int(of_verbs.mean(dim=-1).argmax())  # (L * H, N) -> (L * H,)
+    hardest = int(of_verbs[needed].argmax())
+    all_words = language_model(trained)
+    heads = []
+    of_heads = removal_importance(all_words).flatten(0, 1)  # (L, H, N) -> (L * H, N)
+    for head, costs in zip(all_words.heads, of_heads, strict=True):
+        interval = [round(end.item(), 4) for end in over_examples(costs)]
+        heads.append({"head": head, "cost": round(costs.mean().item(), 4), "interval": interval})
     return {
         "words": sentences[hardest].words,
         "hidden": verbs[hardest],
-        "needed": sample.heads[needed],
-        "spare": min(rises, key=lambda each: each["rise"])["head"],
-        "rises": rises,
+        "needed": all_words.heads[needed],
+        "heads": heads,
     }
 
 

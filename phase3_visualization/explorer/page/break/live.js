@@ -25,12 +25,12 @@ const Live = (() => {
   const inPercent = (nats) => percent(lessSure(nats), 1);
 
   // How much less sure the model is without a head, with its 95 % interval and the line.
-  function cost(name, rise, span) {
+  function costLine(name, cost, interval) {
     const onAxis = (nats) => lessSure(nats) / lessSure(AXIS);
-    const line = bar(name, onAxis(rise), inPercent(rise), { color: "other" });
+    const line = bar(name, onAxis(cost), inPercent(cost), { color: "other" });
     const track = line.querySelector(".track");
-    const crosses = span[0] < CAN_GO && span[1] >= CAN_GO;
-    if (span[1] < AXIS) onTrack(track, crosses ? "whisker crosses" : "whisker", span.map(onAxis));
+    const crosses = interval[0] < CAN_GO && interval[1] >= CAN_GO;
+    if (interval[1] < AXIS) onTrack(track, crosses ? "whisker crosses" : "whisker", interval.map(onAxis));
     else line.classList.add("beyond");
     onTrack(track, "decides", [onAxis(CAN_GO), onAxis(CAN_GO)]);
     return line;
@@ -43,15 +43,15 @@ const Live = (() => {
     const guess = (removed) => softmax(run(models.get("both sides"), tokens, { removed }).logits[hidden]);
     const [whole, sentence] = [guess([]), element("p", { class: "sentence" }, withGap(words, hidden).join(" "))];
     if (!answered) return [pane(say("whole"), sentence, ...guesses(whole, language.vocabulary, truth))];
-    const rises = [...example.rises].sort((a, b) => a.rise - b.rise);
+    const heads = [...example.heads].sort((a, b) => a.cost - b.cost);
     const nameOf = ({ head }) => headCalled(head.join("."));
-    const lines = rises.map((each) => cost(nameOf(each), each.rise, each.span));
-    const [least] = rises;
-    const go = rises.filter((each) => each.span[1] < CAN_GO).length;
-    const ends = { cost: inPercent(least.rise), most: inPercent(least.span[1]) };
+    const lines = heads.map((each) => costLine(nameOf(each), each.cost, each.interval));
+    const [least] = heads;
+    const go = heads.filter((each) => each.interval[1] < CAN_GO).length;
+    const ends = { cost: inPercent(least.cost), most: inPercent(least.interval[1]) };
     return [
       here(say("here", { head: nameOf(least), ...ends, go: go || "none" }), go === 0),
-      element("div", { class: "wide" }, pane(say("rises"), ...lines, quiet(say("brackets")))),
+      element("div", { class: "wide" }, pane(say("costs"), ...lines, quiet(say("brackets")))),
       pane(say("without", { head: called(needed) }), sentence,
         ...guesses(guess([needed.join(".")]), language.vocabulary, truth, { before: whole }), quiet(say("note"))),
     ];
