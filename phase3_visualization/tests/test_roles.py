@@ -12,8 +12,7 @@ from phase2_multi_head.models import MULTI_HEAD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization import attention_flow
 from phase3_visualization.roles import head_roles, pattern_types, role_stability, training_film
-from shared import head_statistics
-from shared.attention_utils import attention_entropy, normalized_entropy, padding_mask
+from shared.attention_utils import attention_entropy, normalized_entropy
 from shared.grammar import roles
 from shared.grammar.scores import related_pairs
 from shared.tests.helpers import EXPLORER_RECIPES, near, sharp_model
@@ -21,61 +20,6 @@ from shared.toy_language import TOY_SENTENCE, tokenize
 from shared.toy_model import weights_of
 from shared.training.objectives import attention_weights, corpus
 from shared.training.recipes import Recipe, new_model, train, untrained_model
-
-
-def add_row(counted, i, row, keys):
-    """What row i of a head adds to its statistics, if it may see these keys."""
-    largest = max(keys, key=lambda j: row[j])
-    places = {name: i + offset for name, offset in head_statistics.OFFSETS.items()}
-    if i > 0:
-        places["first"] = 0
-    for name, j in places.items():
-        if j in keys:
-            counted[f"weight on {name}"].append(row[j])
-            counted[f"largest is {name}"].append(largest == j)
-    entropy = -sum(row[j] * math.log(row[j]) for j in keys)
-    distance = sum(row[j] * abs(i - j) for j in keys)
-    counted["entropy"].append(entropy)
-    counted["distance"].append(distance)
-    if len(keys) > 1:
-        even = sum(abs(i - j) for j in keys) / len(keys)
-        counted["normalised entropy"].append(entropy / math.log(len(keys)))
-        counted["normalised distance"].append(distance / even)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_statistics_are_what_is_counted_row_by_row(causal):
-    """Under a causal mask no row has a next word (C108), and the first row has no choice."""
-    torch.manual_seed(0)
-    lengths = [3, 7, 5]
-    keys = padding_mask(torch.tensor(lengths), 7)
-    mask = (keys & keys.mT).tril() if causal else keys & keys.mT
-    scores = torch.randn(3, 2, 7, 7, dtype=torch.float64)
-    weights = scores.masked_fill(~mask, -math.inf).softmax(dim=-1).nan_to_num()
-    found = head_statistics.head_statistics(weights, mask)
-    shares = head_statistics.offset_shares(weights, mask, [0, -1, 1])
-    for name, offset in head_statistics.OFFSETS.items():
-        found[f"weight on {name}"] = head_statistics.offset_weight(weights, mask, offset)
-        found[f"largest is {name}"] = shares[offset]
-    found["weight on first"] = head_statistics.first_weight(weights, mask)
-    found["largest is first"] = head_statistics.first_share(weights, mask)
-    for head in range(2):
-        counted = collections.defaultdict(list)
-        for n, length in enumerate(lengths):
-            for i in range(length):
-                row = weights[n, head, i].tolist()
-                add_row(counted, i, row, range(i + 1 if causal else length))
-        for name, values in found.items():
-            expected = np.mean(counted[name]) if counted[name] else math.nan
-            assert values[head].item() == pytest.approx(expected, rel=1e-6, nan_ok=True), name
-
-
-def test_weight_on_gold_keys_is_a_mean_over_the_queries_that_have_one():
-    weights = torch.rand(3, 2, 7, 7, dtype=torch.float64)
-    gold = torch.zeros(3, 7, 7, dtype=torch.bool)
-    gold[0, 2, 0] = gold[1, 4, 6] = gold[1, 4, 1] = True
-    expected = (weights[0, :, 2, 0] + weights[1, :, 4, 6] + weights[1, :, 4, 1]) / 2
-    near(head_statistics.relation_weight(weights, gold), expected)
 
 
 def test_a_mean_of_sharp_heads_is_no_head():

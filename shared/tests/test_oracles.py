@@ -60,13 +60,13 @@ from phase4_causal.serving.flash_decoding import flash_decoding
 from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.paged_cache import PagedCache, Text, paged_attention
 from phase4_causal.serving.rolling_cache import RollingCache
+from shared import head_statistics
 from shared.attention_utils import (
     causal_mask,
     local_mask,
     padding_mask,
     strided_mask,
 )
-from shared.head_statistics import added_by_heads
 from shared.tests.helpers import D_K, B, H, near, qkv, some_mask
 from shared.toy_language import VOCABULARY
 from shared.toy_model import ToyTransformer
@@ -78,6 +78,7 @@ FEW = ANY[2:4]  # a loop over pairs is quick
 LAST = ANY[:3]  # the queries are the last of the words
 ALIKE = ((70, 70), (131, 131), (1, 1))  # the queries are all words
 SHORT = ((7, 7), (1, 1))  # sentences
+WORDS = SHORT[:1]  # where a word has a choice
 HEADS, GROUPS, D_MODEL = 6, 2, 66  # of the modules
 
 
@@ -331,6 +332,74 @@ KEPT = masked(lambda i, j: (j <= i) & ((j > i - 5) | (j < 2)))  # the first two 
 FOURTH = masked(lambda i, j: (i - j) % 4 == 0)
 BEFORE = masked(lambda i, j: (j <= i) & (i - j <= 3))
 
+
+def of_two_texts(q, k, v):
+    """Weights of causal heads that read texts of all words and of two, and who sees whom."""
+    words = padding(q.size(-2))
+    mask = words & words.mT & causal_mask(q.size(-2))
+    return scaled_dot_product_attention(q, k, v, mask)[1].detach(), mask
+
+
+def statistic(of_weights):
+    return lambda q, k, v: of_weights(*of_two_texts(q, k, v))
+
+
+def by_rows(of_row):
+    """The mean over rows of real words, head by head; rows for which of_row is None do not count.
+
+    of_row gets the weights of the keys that a row sees, 0 to i, and i.
+    """
+
+    def reference(q, k, v):
+        weights, mask = of_two_texts(q, k, v)
+        means = []
+        for head in range(H):
+            values = []
+            for n, i in mask[:, 0].any(dim=-1).nonzero().tolist():
+                value = of_row(weights[n, head, i, : i + 1], i)
+                if value is not None:
+                    values.append(value)
+            means.append(torch.stack(values).double().mean())
+        return torch.stack(means)
+
+    return reference
+
+
+def entropy(row, i):
+    return -(row * row.log()).sum()
+
+
+def distance(row, i):
+    return (row * (torch.arange(len(row)) - i).abs()).sum()
+
+
+def beside_even(of_row):
+    """What an even row of as many keys has is 1; a row of one key has no choice."""
+
+    def share(row, i):
+        return of_row(row, i) / of_row(torch.full_like(row, 1 / len(row)), i)
+
+    return lambda row, i: share(row, i) if len(row) > 1 else None
+
+
+def every_third(row, i):
+    """The weight of keys 2, 5, ..., which a row of two keys has not."""
+    return row[2::3].sum() if len(row) > 2 else None
+
+
+def on_every_third(weights, mask):
+    gold = mask[:, 0] & (torch.arange(mask.size(-1)) % 3 == 2)
+    return head_statistics.relation_weight(weights, gold)
+
+
+def spread(name):
+    return lambda weights, mask: head_statistics.head_statistics(weights, mask)[name]
+
+
+def largest_before(weights, mask):
+    return head_statistics.offset_shares(weights, mask, [-1])[-1]
+
+
 WAYS = {  # of queries, keys and values: the way, its reference, for which lengths
     "self_attention": (core(lambda *_: None), masked(), ANY),
     "self_attention, a mask": (
@@ -377,6 +446,32 @@ WAYS = {  # of queries, keys and values: the way, its reference, for which lengt
     "any_model, a cap": (capped_by(1.7, False), capped_by_loops(1.7, False), FEW),
     "any_model, sinks": (capped_by(None, True), capped_by_loops(None, True), FEW),
     "any_model, both": (capped_by(1.7, True), capped_by_loops(1.7, True), FEW),
+    "head_statistics, previous": (
+        statistic(partial(head_statistics.offset_weight, offset=-1)),
+        by_rows(lambda row, i: row[i - 1] if i else None),
+        WORDS,
+    ),
+    "head_statistics, first": (
+        statistic(head_statistics.first_weight),
+        by_rows(lambda row, i: row[0] if i else None),
+        WORDS,
+    ),
+    "head_statistics, largest": (
+        statistic(largest_before),
+        by_rows(lambda row, i: row.argmax() == i - 1 if i else None),
+        WORDS,
+    ),
+    "head_statistics, gold": (statistic(on_every_third), by_rows(every_third), WORDS),
+    "head_statistics, entropy": (
+        statistic(spread("normalised entropy")),
+        by_rows(beside_even(entropy)),
+        WORDS,
+    ),
+    "head_statistics, distance": (
+        statistic(spread("normalised distance")),
+        by_rows(beside_even(distance)),
+        WORDS,
+    ),
     "delta_rule": (written(delta_rule), written(corrections), ALIKE),
     "delta_rule, recurrent": (written(delta_rule_recurrent), written(corrections), ALIKE),
     "gated_delta": (gated(gated_delta), gated(gated_by_states), ALIKE),
@@ -614,7 +709,7 @@ def alone(m, x, _):
 def heads_added(m, x, _):
     """The output as a sum of what each head adds."""
     _, weights = m(x)
-    return added_by_heads(m, weights @ heads_of(m.w_v(x))).sum(dim=1) + m.w_o.bias
+    return head_statistics.added_by_heads(m, weights @ heads_of(m.w_v(x))).sum(dim=1) + m.w_o.bias
 
 
 def itself(reference):
