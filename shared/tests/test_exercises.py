@@ -66,15 +66,6 @@ def test_a_stub_asks_for_what_is_checked_and_says_where_it_belongs(stubs, number
     assert (folder / section).is_file() if section.endswith(".md") else heading
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_hints_go_from_the_idea_to_the_whole(name):
-    idea, steps, whole, *_ = BY_NAME[name].paragraphs
-    assert len(idea) < 300 and not re.search(r"^for |[@=] ", idea, re.M), "an idea, not a formula"
-    assert len(steps.splitlines()) >= 3
-    assert not re.search(r"^ *(for|return) ", steps, re.M), "steps, not the code"
-    assert re.search(r"^ *for .*:$", whole, re.M)
-
-
 # ---- what it names
 
 
@@ -308,14 +299,8 @@ SAID = [
         lambda *a: SELF.solution(*a)[0],
         r"^must return output, weights: got one tensor of shape \(5, 13\)",
     ),
-    (SELF, lambda *a: None, "got None; is there a return"),
     (SELF, lambda *a: (*SELF.solution(*a), 1), "must return output, weights: got 3 values"),
     (SELF, lambda *a: (None, SELF.solution(*a)[1]), "output must be a tensor or numbers: got None"),
-    (
-        SELF,
-        lambda *a: ((r := SELF.solution(*a))[0] + 0.5, r[1]),
-        r"^weights right, output not: output\[.*, expected",
-    ),
     (SELF, lambda x, q, *_: (x @ q, x @ x.T), r"^row 0 of weights sums to .*, expected 1"),
     (
         SELF,
@@ -323,7 +308,6 @@ SAID = [
         "; the inputs are float64: give new tensors the dtype of an input",
     ),
     (SELF, lambda x, q, k, v, mask: (~mask, x), r"in this call mask is None \(without a mask\)$"),
-    (SELF, lambda x: x, "^TypeError: "),
     (
         SOFTMAX,
         lambda s, m: soft(s, m) * 0.5,
@@ -333,17 +317,6 @@ SAID = [
         SOFTMAX,
         lambda s, m: soft(s, m) + ~m * 1e-9,
         r"weights\[.*\] is 1e-09, expected 0 \(some keys hidden\)",
-    ),
-    (
-        SOFTMAX,
-        lambda s, m: soft(s, m) * 1.0003,
-        "^row 0 of weights sums to 1 only nearly, off by 3e-04 .some",
-    ),
-    (SOFTMAX, lambda s, m: soft(s, m) * 1j, "weights must be real: got torch.complex128"),
-    (
-        SOFTMAX,
-        lambda s, m: "weights",
-        r"weights must be a tensor or numbers: got 'weights' \(str\)",
     ),
     (SOFTMAX, lambda s, m: sys.exit("stop"), "^SystemExit in line "),
     (
@@ -367,16 +340,10 @@ SAID = [
         "got 3 values; of several tensors torch.stack or torch.cat makes one",
     ),
     (
-        MERGE,
-        lambda x: x.transpose(1, 2).view(2, 5, -1),
-        r"^RuntimeError in line \d+: view size is not compatible",
-    ),
-    (
         POSITIONS,
         lambda n, d: torch.zeros(d, n),
         r"^encoding has shape \(6, 7\), expected \(7, 6\) \(length 7, d_m",
     ),
-    (BY_HAND, lambda: [0.1, 0.2, 0.3], "^the weights sum to 0.6, expected 1$"),
     (
         BY_HAND,
         lambda: [0.5, 0.25, 0.25],
@@ -482,7 +449,6 @@ def masked_softmax(s, m):
 PHASE = "phase1_single_head/my_exercises.py"
 COMMANDS = [  # arguments, what my_exercises.py holds, exit code, what is said
     (["2"], RIGHT_SOFTMAX, 0, "+ 2 masked_softmax           done"),
-    (["2"], RIGHT_SOFTMAX.replace("\n", "\r\n"), 0, "done"),
     (["2"], "\ufeff" + RIGHT_SOFTMAX, 0, "done"),
     (
         ["masked_softmax"],
@@ -490,7 +456,6 @@ COMMANDS = [  # arguments, what my_exercises.py holds, exit code, what is said
         1,
         "Error in line 3: ",
     ),
-    (["2"], "masked_softmax = 3", 1, "'int' object is not callable"),
     (["--solutions", "4"], "", 0, "+ 4 additive_attention       done"),
     ([], RIGHT_SOFTMAX, 1, "\n1 of 6 done\nNext: 1 score_by_hand; "),
     ([], "a = 1\ndef f(:\n", 2, f"{PHASE}, line 2: SyntaxError: invalid syntax"),
@@ -506,20 +471,15 @@ COMMANDS = [  # arguments, what my_exercises.py holds, exit code, what is said
         2,
         f"{PHASE}, line 2: ZeroDivisionError: division by zero",
     ),
-    ([], "exit(3)\n", 2, f"{PHASE}, line 1: SystemExit: 3"),
     ([], b"a = '\xff'\n", 2, f"{PHASE}, line 1: SyntaxError: "),
-    ([], b"a = 1\0\n", 2, f"{PHASE}: "),
     (["7"], "", 2, "no exercise '7': choose from 1 score_by_hand, 2 masked_softmax, 3 self_att"),
-    (["attention"], "", 2, "no exercise 'attention'"),
     (
         ["--hint"],
         "",
         2,
         "a hint for which exercise? Its number comes first: python phase1_single_head/exercises.py",
     ),
-    (["3", "--hint", "4"], "", 2, "argument --hint: invalid choice: '4' (choose from"),
     (["--solution"], "", 2, "unrecognized arguments: --solution"),
-    (["1", "2"], "", 2, "unrecognized arguments: 2"),
 ]
 
 

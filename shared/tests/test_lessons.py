@@ -285,12 +285,6 @@ def test_small_pictures_have_two_pixels_for_each_that_a_page_shows(tmp_path):
             assert image.width == 2 * int(width), source
 
 
-def test_the_front_door_and_all_pictures_are_soon_there():
-    files = [path for path in (paths.ROOT / paths.GALLERY).rglob("*") if path.is_file()]
-    size = sum(path.stat().st_size for path in [*files, paths.ROOT / "README.md"])
-    assert size <= 4_000_000, "bytes"
-
-
 def test_lessons_lead_to_every_room():
     for room in ROOMS:
         phase, name, _ = room.split("/")

@@ -10,7 +10,7 @@ from colorspacious import cspace_convert, deltaE
 from matplotlib.colors import to_hex, to_rgb
 from PIL import Image
 
-from shared import charts, cli, paths
+from shared import cli, paths
 from shared.attention_utils import causal_mask
 from shared.tests.helpers import overlapping, smallest, watched_texts
 from shared.visualization_utils import (
@@ -93,18 +93,6 @@ def test_small_and_overlapping_texts_are_noticed(tmp_path):
     with watched_texts() as seen:
         fig.savefig(tmp_path / "a.png", dpi=100)
     assert smallest(seen[fig]) == (6.2, "small") and overlapping(seen[fig]) == [("large", "small")]
-
-
-def test_arcs_are_drawn_relative_to_the_even_share_and_only_what_is_told():
-    def drawn(weights, told=None):
-        ax = plt.figure().add_subplot()
-        charts.arcs(ax, weights, list("abcdef"), BLUE, threshold=1.5, told=told)
-        return len(ax.patches)
-
-    sharp = torch.eye(6).roll(-1, dims=-1)
-    assert drawn(torch.full((6, 6), 1 / 6)) == 0
-    assert drawn(sharp) == 6
-    assert drawn(sharp, told={(1, 0), (1, 5)}) == 1
 
 
 @pytest.mark.parametrize("wanted", ["png", "svg", "pdf", None])
