@@ -13,7 +13,7 @@ from phase1_single_head.order.position_encodings import (
 from phase1_single_head.order.reverse_and_copy import COPY, FIRST_PLACE, REVERSE, SymbolMover
 from phase1_single_head.self_attention import SelfAttention
 from shared.attention_utils import causal_mask
-from shared.tests.helpers import D_K, T_K, T_Q, B, near
+from shared.tests.helpers import D_K, T_K, B, near
 from shared.toy_language import TOY_SENTENCE, VOCABULARY, encode
 from shared.toy_model import sinusoidal_positions
 
@@ -31,13 +31,6 @@ def test_rotary_scores_depend_on_the_offset_alone():
     near(scores[2, 5], query[2] @ rotary(key[5:6], torch.tensor([3]))[0])  # 5 - 2 = 3
 
 
-def test_rotary_refuses_what_it_cannot_turn():
-    with pytest.raises(ValueError, match="even: got 11"):
-        rotary(vectors(T_K, D_K), torch.arange(T_K))
-    with pytest.raises(ValueError, match=r"\(7,\).*\(5,\)"):
-        rotary(vectors(T_K, 22), torch.arange(T_Q))
-
-
 @pytest.mark.parametrize("d_model", [2, 3, 64])
 def test_sinusoidal_positions_are_the_published_formula(d_model):
     """Vaswani et al. 2017, section 3.5, odd sizes too; and the specification says the same."""
@@ -48,27 +41,15 @@ def test_sinusoidal_positions_are_the_published_formula(d_model):
     near(sinusoidal_by_loops(23, d_model), expected)
 
 
-def test_likeness_is_the_cosine_of_each_pair():
-    ours = vectors(T_K, D_K)
-    near(waves.likeness(ours), F.cosine_similarity(ours[:, None], ours[None], dim=-1))
-
-
 def test_sinusoidal_positions_are_less_alike_with_the_distance_on_average_but_rise_now_and_then():
     """They rise at 6 places first: the fastest waves have then gone round once, 2π positions."""
     rates = 10000 ** (-2 * torch.arange(32).double() / 64)
     by_distance = torch.cos(torch.arange(64)[:, None] * rates).mean(dim=1)
-    cosines = waves.likeness(sinusoidal_by_loops(64, 64))
-    for distance in range(64):
-        found = cosines.diagonal(distance)
-        near(found, by_distance[distance].expand_as(found))
+    near(waves.likeness(sinusoidal_by_loops(64, 64))[0], by_distance)
     of_eight = by_distance.view(8, 8).mean(dim=1)  # eight distances side by side
     assert of_eight[:5].diff().lt(0).all() and of_eight[0] > 0.7 > of_eight[1:].max()
     assert waves.rises(by_distance)[:8] == [6, 11, 12, 17, 18, 23, 24, 25]
     assert by_distance[32] - by_distance[28] > 0.1
-
-
-def test_rises_by_hand():
-    assert waves.rises(torch.tensor([5.0, 3.0, 4.0, 4.0, 7.0, 1.0])) == [2, 4]
 
 
 PLAIN = SelfAttention(D_K, 22).double()
@@ -129,13 +110,9 @@ def test_all_but_the_encoding_starts_alike_and_without_one_answers_go_with_their
 def test_right_answers_are_counted_where_there_are_some_and_of_longer_strings_beyond_the_training():
     def knows_half(symbols):
         """The answers of a copy to places 0 to 15, and one that is wrong to those beyond."""
-        said = SymbolMover.answers(COPY, symbols) + (torch.arange(symbols.size(1)) >= 16)
-        said[:, :3] = symbols[:, :3] + 5  # at these there is nothing to say
-        return F.one_hot(said % SymbolMover.SYMBOLS, SymbolMover.SYMBOLS)
+        answers = SymbolMover.answers(COPY, symbols) + (torch.arange(symbols.size(1)) >= 16)
+        answers[:, :3] = symbols[:, :3] + 5  # at these there is nothing to say
+        return F.one_hot(answers % SymbolMover.SYMBOLS, SymbolMover.SYMBOLS)
 
     assert positions.answers_right(knows_half, COPY) == 1
     assert positions.answers_right(knows_half, COPY, 32) == 0
-    commonest = 0
-    for row in SymbolMover.test_strings(16).tolist():
-        commonest += max(map(row.count, row))
-    assert positions.most_frequent() == pytest.approx(commonest / 100 / 16)

@@ -1,4 +1,4 @@
-"""Weights that give the same output, by hand and by null space; gradients against formulas.
+"""Weights that give the same output; gradients against formulas.
 
 And what the page's table of layers says.
 """
@@ -12,25 +12,12 @@ from torch import nn
 
 from phase1_single_head.reading import long_path
 from phase1_single_head.reading.other_weights import alternative_weights
-from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
-from phase2_multi_head.costs.measure import count_operations
+from phase1_single_head.self_attention import SelfAttention
 from shared.tests.helpers import as_printed, near
 
 
 def float64(*numbers):
     return torch.tensor(numbers, dtype=torch.float64)
-
-
-@pytest.mark.parametrize(
-    ("value", "weights", "other"),
-    [
-        ((0, 1, 2), (0.25, 0.5, 0.25), (0.5, 0.0, 0.5)),  # (1, -2, 1) changes neither mean nor sum
-        ((0, 1, 2), (0.5, 0.3, 0.2), (0.3, 0.7, 0.0)),  # now by 0.2 * (-1, 2, -1)
-        ((0, 0, 5), (0.2, 0.3, 0.5), (0.5, 0.0, 0.5)),  # the heaviest alone says 5
-    ],
-)
-def test_alternative_weights_worked_by_hand(value, weights, other):
-    near(alternative_weights(float64(*weights), float64(*value)[:, None]), float64(*other))
 
 
 @pytest.mark.parametrize(("length", "d_v"), [(7, 3), (11, 5), (13, 1)])
@@ -84,22 +71,9 @@ class LinearRecurrence(nn.Module):
 def test_gradient_of_a_linear_recurrence_is_the_factor_to_the_number_of_steps(factor, length):
     """0.1^249 is a number in float64, but its square is not: the norm must not lose it."""
     expected = factor ** (length - 1) * math.sqrt(long_path.SIZE)  # one for each number of a word
-    found = long_path.sensitivity(LinearRecurrence(factor), length).gradients
-    assert found[0].item() == pytest.approx(expected, rel=1e-9, abs=0)
-    assert found[-1].item() == pytest.approx(math.sqrt(long_path.SIZE), rel=1e-9)
-
-
-def test_what_arrives_is_told_in_sizes_of_the_output_and_in_even_shares():
-    """Gradients of 6, 1 and 5: the first of three words has 1.5 even shares of 12."""
-    found = long_path.Sensitivity(torch.tensor([6.0, 1.0, 5.0]), 4.0)
-    assert (found.first_word, found.share_of_first) == (1.5, 1.5)
-    torch.manual_seed(0)
-    layer = LinearRecurrence(0.5)
-    once = long_path.sensitivity(layer, 5)
-    torch.manual_seed(0)
-    words = torch.randn(1, 5, long_path.SIZE, dtype=torch.float64)
-    last = layer(words)[0][0, -1]
-    assert once.size == pytest.approx((last**2).mean().sqrt().item(), rel=1e-9)
+    gradients = long_path.sensitivity(LinearRecurrence(factor), length).gradients
+    assert gradients[0].item() == pytest.approx(expected, rel=1e-9, abs=0)
+    assert gradients[-1].item() == pytest.approx(math.sqrt(long_path.SIZE), rel=1e-9)
 
 
 def test_the_residual_stream_is_added():
@@ -114,16 +88,6 @@ def test_an_open_gate_keeps_what_an_lstm_forgets():
         arrives[name] = long_path.sensitivity(long_path.LAYERS[name](), 32).gradients[0]
     assert arrives["LSTM, bias 5"] > 1000 * arrives["LSTM"]
     assert long_path.lstm_with_open_gates(3.0).bias_ih_l0[32:64].eq(3).all()
-
-
-def test_operations_and_weights_of_attention():
-    """Core 4 n² d, projections 6 n d²; the core is the larger part beyond n = 1.5 d. n² weights."""
-    for n in (5, 12, 40):
-        text, attention = torch.randn(1, n, 8), SelfAttention(8)
-        core = count_operations(scaled_dot_product_attention, *[text] * 3)
-        layer = count_operations(attention, text)
-        assert (core, layer - core) == (4 * n**2 * 8, 6 * n * 8**2)
-        assert attention(text)[1].numel() == n**2
 
 
 # ---- the table of layers

@@ -9,7 +9,15 @@ import re
 import pytest
 import torch
 
-from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase1_single_head.before.additive import AdditiveAttention, LuongAttention
+from phase1_single_head.order.position_encodings import rotary
+from phase1_single_head.parts.cross_attention import CrossAttention
+from phase1_single_head.self_attention import scaled_dot_product_attention
+from phase2_multi_head.fused_attention import FusedMultiHeadAttention
+from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
+from phase2_multi_head.heads.head_importance import gated_heads
+from phase2_multi_head.multi_head_attention import MultiHeadAttention, StackOfHeads
+from phase2_multi_head.pooling.attention_pooling import mean_pooling
 from phase3_visualization.pretrained.attention_maps import draw_heads
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.long_texts.delta_rule import delta_rule
@@ -58,8 +66,67 @@ SHARED = [
     (lambda: head_statistics(WEIGHTS, torch.ones(2, 1, 5, 5)), "a bool mask (N, 1, T, T)"),
     (lambda: head_statistics(WEIGHTS[0], torch.ones(1, 1, 5, 5).bool()), "unsqueeze(0)"),
 ]
-PHASE_1 = []
-PHASE_2 = []
+
+
+def attend(query=(2, 3, 5, 11), key=(2, 3, 7, 11), value=(2, 3, 7, 13), mask=None):
+    """Phase 1's function, of inputs of these shapes and a mask of this one."""
+    mask = None if mask is None else torch.ones(mask).bool()
+    return scaled_dot_product_attention(zeros(query), zeros(key), zeros(value), mask)
+
+
+def attend_as(*dtypes):
+    return scaled_dot_product_attention(*(zeros((5, 4), dtype) for dtype in dtypes))
+
+
+def zeros(shape, dtype=torch.float32):
+    return torch.zeros(shape, dtype=dtype)
+
+
+ONES = zeros((5, 4))
+EIGHT_HEADS = MultiHeadAttention(16, 8, bias=False)
+TWO_LAYERS = [MultiHeadAttention(12, 3), MultiHeadAttention(12, 3)]
+
+PHASE_1 = [
+    (lambda: attend(key=(2, 3, 7, 5)), "share their last size d_k: got 11 and 5"),
+    (lambda: attend(value=(2, 3, 6, 13)), "same length T_k: got 7 and 6"),
+    (lambda: attend(query=(11,)), "query needs at least 2 axes"),
+    (lambda: attend(query=(2, 2, 5, 11)), "the axes before length and size must agree"),
+    (lambda: attend(mask=(5, 6)), "(5, 6) does not broadcast to scores of shape (2, 3, 5, 7)"),
+    (lambda: attend(mask=(2, 5, 7)), "give it its head axis with mask.unsqueeze(1)"),
+    (lambda: attend(mask=(7,)), "2 axes (T_q, T_k) or 4 like the scores: got 1"),
+    (lambda: scaled_dot_product_attention(ONES, ONES, ONES, ONES), "mask must be bool"),
+    (lambda: attend_as(torch.float32, torch.float64, torch.float64), "got torch.float32, torch.fl"),
+    (lambda: attend_as(torch.int64, torch.int64, torch.int64), "one floating dtype: got torch.int"),
+    (lambda: CrossAttention(4)(zeros((2, 3, 4)), zeros((3, 4))), "d_model=4): got key (3, 4)"),
+    (lambda: AdditiveAttention(4)(zeros((2, 3, 5)), zeros((2, 3, 4))), "got query (2, 3, 5)"),
+    (lambda: AdditiveAttention(4)(zeros((2, 3, 4)), zeros((3, 3, 4))), "got query 2, key 3"),
+    (
+        lambda: LuongAttention(4, "cosine"),
+        "unknown method 'cosine': choose from dot, general, conc",
+    ),
+    (lambda: rotary(zeros((7, 11)), torch.arange(7)), "must be even: got 11"),
+    (lambda: rotary(zeros((7, 22)), torch.arange(5)), "have shape (7,), one for each vector: got"),
+]
+PHASE_2 = [
+    (lambda: MultiHeadAttention(1600, 48), "nearest that works: 50 heads of 32"),
+    (lambda: MultiHeadAttention(16, 0), "num_heads must be a whole number, 1 or more: got 0"),
+    (lambda: MultiHeadAttention(16, 4)(zeros((5, 16))), "(B, T, d_model=16): got query (5, 16)"),
+    (
+        lambda: MultiHeadAttention(16, 4)(zeros((3, 5, 16)), zeros((1, 7, 16))),
+        "one batch size B: got query 3, key 1, value 1",
+    ),
+    (
+        lambda: FusedMultiHeadAttention(16, 2)(zeros((2, 5, 16)), mask=torch.ones(2, 5, 5).bool()),
+        "head axis with mask.unsqueeze(1)",
+    ),
+    (lambda: GroupedQueryAttention(24, 6, 4), "num_kv_heads=4; these work: 1, 2, 3, 6"),
+    (lambda: GroupedQueryAttention(16, 4, 2)(zeros((2, 5, 12))), "got query (2, 5, 12)"),
+    (lambda: StackOfHeads(16, 4).copy_weights(MultiHeadAttention(16, 4)), "got one with bias=True"),
+    (lambda: StackOfHeads(16, 4).copy_weights(EIGHT_HEADS), "num_heads=4: got d_model=16, num_h"),
+    (lambda: gated_heads(TWO_LAYERS, torch.ones(3)).__enter__(), "(L, H) = (2, 3): got (3,)"),
+    (lambda: mean_pooling(zeros((7, 11))), "with T of 1 or more: got shape (7, 11)"),
+    (lambda: mean_pooling(zeros((3, 7, 11)), torch.ones(3, 7).bool()), "to scores of shape (3, 1"),
+]
 PHASE_3 = [
     (lambda: draw_heads(WEIGHTS * 2, [*"abcde"]), "a row sums to 1 at most"),
     (lambda: draw_heads(WEIGHTS * torch.nan, [*"abcde"]), "weights after softmax"),
