@@ -57,10 +57,8 @@ def weights_of_it(language_model: LanguageModel, pairs: list[WinogradPair]) -> T
         )
     rows = []
     for index, text in enumerate(texts):
-        pieces_of_it = tokens_of(reading, index, text, "it")
-        from_it = reading.weights[index][:, :, pieces_of_it].mean(
-            dim=2
-        )  # (L, H, T, T) -> (L, H, T)
+        it = tokens_of(reading, index, text, "it")
+        from_it = reading.weights[index][:, :, it].mean(dim=2)  # (L, H, T, T) -> (L, H, T)
         for noun in pairs[index // 2].nouns:
             pieces = tokens_of(reading, index, text, noun)
             rows.append(from_it[..., pieces].sum(dim=-1))  # (L, H, T) -> (L, H)

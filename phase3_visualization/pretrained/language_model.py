@@ -154,7 +154,7 @@ def load_language_model(name: str | None = None) -> LanguageModel:
             f"e.g. {DEFAULT}"
         )
     if not hasattr(config, "num_attention_heads"):
-        raise without_attention(model)
+        raise ValueError(f"--model {source} has no attention; try --model {SMOLLM2}")
     tokenizer.padding_side = "right"
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # some have none
     config.use_cache = False  # nothing is written with the model
@@ -166,30 +166,16 @@ def load_language_model(name: str | None = None) -> LanguageModel:
 # ---- read texts with it
 
 
-def without_attention(model: nn.Module) -> ValueError:
-    """The error for a model such as Mamba, and for one whose weights are not to be had."""
-    return ValueError(
-        f"a model of kind {model.config.model_type} has no attention, or hands out none of its "
-        f"weights, so there are no heads to look at; try --model {SMOLLM2}"
-    )
-
-
 def check_weights(model: nn.Module, attentions: tuple[Tensor, ...], length: int) -> None:
     """ValueError, one line with a way out, unless all layers' weights are (B, H, T, T)."""
     config = model.config
-    if not attentions:
-        raise without_attention(model)
-    if len(attentions) < config.num_hidden_layers:
+    whole = [weights for weights in attentions if weights.shape[-2:] == (length, length)]
+    if not len(attentions) == len(whole) == config.num_hidden_layers:
         raise ValueError(
-            f"a model of kind {config.model_type} is a hybrid: {len(attentions)} of its "
-            f"{config.num_hidden_layers} layers have attention, the others mix tokens in another "
-            f"way, and here all layers are needed; try --model {SMOLLM2}"
-        )
-    shapes = {tuple(weights.shape[-2:]) for weights in attentions}
-    if shapes != {(length, length)}:
-        raise ValueError(
-            f"weights of every query and key are needed, and a model of kind {config.model_type} "
-            f"has layers that compute only some of them, or none; try --model {SMOLLM2}"
+            "weights of every query and key in every layer are needed, and a model of kind "
+            f"{config.model_type} hands them out in {len(whole)} of {config.num_hidden_layers} "
+            "layers: it has no attention there, or computes only some weights; "
+            f"try --model {SMOLLM2}"
         )
 
 
