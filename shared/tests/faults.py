@@ -22,7 +22,6 @@ from pathlib import Path
 from types import CodeType, FunctionType
 
 import pytest
-from tqdm import tqdm
 
 import test_all
 from shared import paths
@@ -163,8 +162,11 @@ def main(words: list[str]) -> int:
     # Each fault has a process of its own, which must not load everything again.
     processes.set_forkserver_preload([__name__])
     with ProcessPoolExecutor(2, processes, max_tasks_per_child=1) as pool:
-        found = tqdm(pool.map(failing_test, left), total=len(left), disable=None)
-        tests = dict(zip(left, found, strict=True))
+        tests = {}
+        for number, test in zip(left, pool.map(failing_test, left), strict=True):
+            tests[number] = test
+            if len(tests) % 20 == 0:  # seen in a log, too
+                print(f"{len(tests)} of {len(left)} asked", flush=True)
         failed = set(tests.values()) - {""}
         anyway = pool.submit(run, *failed).result() if failed else ""
     missed = [number for number in left if not tests[number]]
