@@ -29,7 +29,7 @@ from phase1_single_head.models import (
 from shared import cli, paths
 from shared.attention_utils import normalized_entropy
 from shared.toy_language import tokenize
-from shared.toy_model import weights_of
+from shared.toy_model import weights_on_sentence
 from shared.training.checkpoints import save_tensors
 from shared.training.recipes import Trained
 from shared.visualization_utils import (
@@ -61,7 +61,7 @@ def entropy_note(trained: Trained, weights: Tensor, whose: str = "") -> str:
 def draw_heatmap(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     """Returns the weights of the sentence with one word hidden, and a caption."""
     i = choose_word(words)
-    weights = weights_of(trained.model, hide(words, i))[0, 0]  # (L, H, T, T) -> (T, T)
+    weights = weights_on_sentence(trained.model, hide(words, i))[0, 0]  # (L, H, T, T) -> (T, T)
     height = min(max(4.8, 0.4 * len(words) + 2), 7.3)
     fig, ax = plt.subplots(figsize=(7.6, height), layout="constrained")
     plot_attention(weights, as_shown(hide(words, i)), ax=ax, annotate=False)
@@ -217,7 +217,7 @@ def main(argv: list[str] | None = None) -> str:
     trained = load_single_head_model(options)
     saved = {}
     for text in options.all_sentences:
-        saved[text] = weights_of(trained.model, tokenize(text))[0, 0]
+        saved[text] = weights_on_sentence(trained.model, tokenize(text))[0, 0]
     save_tensors(saved, options.output_dir / paths.PROCESSED / "attention_weights.pt")
     figure, caption = draw_heatmap(trained, options.words)
     save_plot(options, "phase1/attention_heatmap", figure, caption)

@@ -33,7 +33,7 @@ from shared.head_statistics import (
     layer_statistics,
 )
 from shared.toy_language import tokenize
-from shared.toy_model import MakeAttention, weights_of
+from shared.toy_model import MakeAttention, weights_on_sentence
 from shared.training.checkpoints import save_tensors, trained_model
 from shared.training.objectives import attention_weights, corpus
 from shared.training.recipes import Recipe, Trained, untrained_model
@@ -169,7 +169,9 @@ def example(trained: Trained, words: list[str]) -> dict[str, Any]:
 def save_patterns(results: Results) -> None:
     """Saves the weights of all heads (L, H, T, T) on each of --sentences."""
     model = results.shown["trained"].model
-    saved = {text: weights_of(model, tokenize(text)) for text in results.options.all_sentences}
+    saved = {
+        text: weights_on_sentence(model, tokenize(text)) for text in results.options.all_sentences
+    }
     path = results.options.output_dir / paths.PROCESSED / "multi_head_patterns.pt"
     save_tensors(saved, path)
 
@@ -182,8 +184,8 @@ def role_in_words(name: str) -> str:
 def grid(results: Results) -> Figure:
     """Draws every trained head on one sentence, a layer in each row; below, the last untrained."""
     words, names = results.shown["words"], results.shown["names"]
-    weights = weights_of(results.shown["trained"].model, words)
-    before = weights_of(results.shown["untrained"].model, words)
+    weights = weights_on_sentence(results.shown["trained"].model, words)
+    before = weights_on_sentence(results.shown["untrained"].model, words)
     num_layers, num_heads = weights.shape[:2]
     rows = num_layers + 1
     side = max(1.85, 0.17 * len(words))

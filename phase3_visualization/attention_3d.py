@@ -18,7 +18,7 @@ from torch import Tensor
 from phase2_multi_head.models import load_multi_head_model
 from shared import cli, paths
 from shared.attention_utils import normalized_entropy
-from shared.toy_model import weights_of
+from shared.toy_model import weights_on_sentence
 from shared.visualization_utils import (
     GREY,
     QUIET,
@@ -106,7 +106,7 @@ def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__), argv)
     words = options.words
     trained = load_multi_head_model(options)
-    weights = weights_of(trained.model, words)  # (L, H, T, T)
+    weights = weights_on_sentence(trained.model, words)  # (L, H, T, T)
     entropy = normalized_entropy(weights).nanmean(dim=-1)  # (L, H, T, T) -> (L, H)
     layer, head = divmod(int(entropy.argmin()), entropy.size(1))  # the sharpest
     name = f"layer {layer} head {head}"

@@ -29,7 +29,7 @@ from shared.attention_utils import attention_rollout, normalized_entropy
 from shared.grammar.roles import NO_NAME, head_names
 from shared.grammar.scores import related_pairs
 from shared.toy_language import TOY_SENTENCE
-from shared.toy_model import weights_of
+from shared.toy_model import weights_on_sentence
 from shared.training.recipes import Trained, untrained_model
 from shared.visualization_utils import BLUE, QUIET, headline, readable, role_color, save_plot
 
@@ -60,7 +60,7 @@ def draw_arrows(
     trained: Trained, words: list[str], heads: list[tuple[int, int]]
 ) -> tuple[Figure, str]:
     """A row of words and arrows for each head, and a caption; of many heads one of each role."""
-    weights = weights_of(trained.model, words)  # (L, H, T, T)
+    weights = weights_on_sentence(trained.model, words)  # (L, H, T, T)
     names = head_names(trained, MultiHeadAttention)
     if len(heads) > MOST_SHOWN:
         heads = one_of_each(names, words)
@@ -111,7 +111,7 @@ def draw_rollout(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     """Where a hidden word takes what it knows from, layer by layer and through all; a caption."""
     hidden = choose_word(words)
     seen = hide(words, hidden)
-    weights = weights_of(trained.model, seen)  # (L, H, T, T)
+    weights = weights_on_sentence(trained.model, seen)  # (L, H, T, T)
     panels = storeys(weights)
     heights = [len(steps) + 0.9 for steps in panels.values()]
     size = (FIGURE_WIDTH, 1.1 + sum(heights))
@@ -142,7 +142,7 @@ def draw_rollout(trained: Trained, words: list[str]) -> tuple[Figure, str]:
 
 def shares_drawn(trained: Trained) -> tuple[float, float]:
     """Of all arrows of the toy sentence the shares above FIXED and above THRESHOLD even shares."""
-    weights = weights_of(trained.model, TOY_SENTENCE.split())
+    weights = weights_on_sentence(trained.model, TOY_SENTENCE.split())
     fixed = weights > FIXED
     relative = charts.large(weights, THRESHOLD)
     return fixed.double().mean().item(), relative.double().mean().item()

@@ -31,7 +31,7 @@ from shared.grammar.scores import (
     with_relations,
 )
 from shared.toy_language import MAX_LENGTH
-from shared.toy_model import weights_of
+from shared.toy_model import weights_on_sentence
 from shared.training.recipes import Trained
 from shared.visualization_utils import (
     AMBER,
@@ -111,7 +111,7 @@ def draw_many_heads(fig: Figure, top: float, one: Trained, four: Trained, words:
     right = {}
     for key, matrix in gold_masks([with_relations(words)]).items():
         right[relation_name(*key)] = [(i, j) for i, j in matrix[0].nonzero().tolist()]
-    weights = weights_of(four.model, words)[0]
+    weights = weights_on_sentence(four.model, words)[0]
     for head, name in enumerate(head_names(four, MultiHeadAttention)[0]):
         left, down = (LEFT, MIDDLE)[head % 2], top + 32 + 58 * (head // 2)
         put(fig, left, down, name, 22, weight="bold", color=role_color(name))

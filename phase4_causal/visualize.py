@@ -18,7 +18,7 @@ from shared import cli
 from shared.attention_utils import causal_mask, document_mask, normalized_entropy, padding_mask
 from shared.grammar.roles import NO_NAME, head_names
 from shared.grammar.scores import related_pairs
-from shared.toy_model import weights_of
+from shared.toy_model import weights_on_sentence
 from shared.training.recipes import Trained
 from shared.visualization_utils import (
     QUIET,
@@ -77,8 +77,8 @@ def linked_ahead(names: list[str], words: list[str]) -> list[tuple[int, int, int
 def draw_comparison(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     """One head of the first layer without and with the mask: the parameters are the same."""
     masked_model = with_attention(trained, CausalSelfAttention)
-    full = weights_of(trained.model, words)[0]
-    masked = weights_of(masked_model, words)[0]
+    full = weights_on_sentence(trained.model, words)[0]
+    masked = weights_on_sentence(masked_model, words)[0]
     mask = causal_mask(len(words))
     names = head_names(trained, MultiHeadAttention)[0]
     links = linked_ahead(names, words)

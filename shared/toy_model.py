@@ -126,7 +126,7 @@ class ToyTransformer(nn.Module):
 
 
 @torch.no_grad()
-def weights_of(model: ToyTransformer, words: list[str]) -> Tensor:
+def weights_on_sentence(model: ToyTransformer, words: list[str]) -> Tensor:
     """Weights of all heads of all layers on one sentence -> (L, H, T, T), on the CPU."""
     _, layers = model(torch.tensor([encode(words)], device=model.positions.device))
     return torch.cat(layers).cpu()  # L x (1, H, T, T) -> (L, H, T, T)

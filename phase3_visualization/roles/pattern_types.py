@@ -31,7 +31,7 @@ from shared.grammar.roles import (
     rules_tried,
 )
 from shared.grammar.scores import related_pairs
-from shared.toy_model import weights_of
+from shared.toy_model import weights_on_sentence
 from shared.training.recipes import Trained, untrained_model
 from shared.visualization_utils import QUIET, frame_cell, plot_attention, readable, role_color
 
@@ -136,7 +136,7 @@ def made_patterns(words: list[str], untrained: Trained) -> list[Pattern]:
     alike = keys_like_queries(len(words), generator)
     first = drawn_to_the_first(len(words))
     unrelated = unrelated_keys(len(words), generator)
-    before = weights_of(untrained.model, words)
+    before = weights_on_sentence(untrained.model, words)
     entropy = normalized_entropy(before).nanmean(dim=-1)  # (L, H, T, T) -> (L, H)
     layer, head = best_of(entropy)
     even = before[layer, head]
@@ -150,7 +150,7 @@ def made_patterns(words: list[str], untrained: Trained) -> list[Pattern]:
 
 def trained_patterns(words: list[str], trained: Trained, both: Halves) -> list[Pattern]:
     """Returns the trained head that has each pattern most, with how often it has it."""
-    weights = weights_of(trained.model, words)
+    weights = weights_on_sentence(trained.model, words)
     scores = both.scoring.scores
     shares = shares_of(scores)
 

@@ -26,7 +26,7 @@ from shared.claims import Numbers
 from shared.experiment import Experiment, Film, Results, Run
 from shared.grammar import roles
 from shared.grammar.scores import CORE_RELATIONS, DIRECTIONS
-from shared.toy_model import weights_of
+from shared.toy_model import weights_on_sentence
 from shared.training.recipes import Trained
 from shared.visualization_utils import (
     HIDDEN,
@@ -79,7 +79,7 @@ def look_at(trained: Trained, step: int, words: list[str]) -> Look:
         scores[relation] = max(ways)
     return Look(
         step,
-        weights_of(model.model, words),
+        weights_on_sentence(model.model, words),
         roles.names_of(halves),
         scores,
         by_head.statistics["normalised entropy"],

@@ -212,7 +212,7 @@ def test_the_picture_of_rollout_draws_every_path_of_the_hidden_word(monkeypatch)
     layers = torch.eye(6).repeat(2, 3, 1, 1)
     layers[1, :, 2] = torch.eye(6)[3]
     layers[0, :, 2] = layers[0, :, 3] = torch.eye(6)[1]
-    monkeypatch.setattr(attention_flow, "weights_of", lambda *_: layers)
+    monkeypatch.setattr(attention_flow, "weights_on_sentence", lambda *_: layers)
     trained = Trained(None, Recipe("made by hand", "masked word", 3, 2, 0, d_model=15))
     fig, caption = attention_flow.draw_rollout(trained, tokenize(TOY_SENTENCE))
     assert caption.startswith('The last layer looks most at "on"; by rollout most comes from "cat"')

@@ -17,7 +17,7 @@ from shared.grammar import roles
 from shared.grammar.scores import related_pairs
 from shared.tests.helpers import EXPLORER_RECIPES, near, sharp_model
 from shared.toy_language import TOY_SENTENCE, tokenize
-from shared.toy_model import weights_of
+from shared.toy_model import weights_on_sentence
 from shared.training.objectives import attention_weights, corpus
 from shared.training.recipes import Recipe, new_model, train, untrained_model
 
@@ -265,8 +265,8 @@ def test_the_film_shows_the_training_of_the_model_and_names_heads_as_all_picture
     before, after = (training_film.look_at(trained, step, words) for step in trained.stages)
     assert (before.step, after.step) == (0, 3)
     blank = new_model(recipe, MultiHeadAttention)
-    assert torch.equal(before.weights, weights_of(blank, words))
-    assert torch.equal(after.weights, weights_of(trained.model, words))
+    assert torch.equal(before.weights, weights_on_sentence(blank, words))
+    assert torch.equal(after.weights, weights_on_sentence(trained.model, words))
     assert after.names == roles.head_names(trained, MultiHeadAttention)
     (layer,), mask = attention_weights(trained.model, roles.halves()[1], "masked word")
     expected = normalized_entropy(layer, mask).nanmean(dim=(0, 2)).double()

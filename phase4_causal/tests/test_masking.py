@@ -33,7 +33,7 @@ from shared.grammar.scores import with_relations
 from shared.head_statistics import even_weights, layer_statistics
 from shared.tests.helpers import near
 from shared.toy_language import END_ID, START_ID, TOY_SENTENCE, VOCABULARY, Sentence, encode
-from shared.toy_model import ToyTransformer, weights_of
+from shared.toy_model import ToyTransformer, weights_on_sentence
 from shared.training.objectives import corpus, word_by_word_loss
 from shared.training.recipes import Recipe, untrained_model
 
@@ -272,7 +272,7 @@ def test_a_causal_model_never_reads_the_end_and_its_patterns_start_with_one_more
     real = mask.diagonal(dim1=-2, dim2=-1).sum(dim=-1).flatten()
     assert real.tolist() == [len(sentence.words) + 1 for sentence in sentences]
     assert not weights.triu(1).any() and torch.equal(mask, mask.tril())
-    alone = weights_of(trained.model, ["<start>", *sentences[0].words])[0]
+    alone = weights_on_sentence(trained.model, ["<start>", *sentences[0].words])[0]
     near(weights[0, :, : len(alone[0]), : len(alone[0])], alone)
 
 
@@ -309,7 +309,7 @@ def shares_by_loops(model, head, relation, first_asks):
         # <start> is number 0, and the word before is asked, so the places move by 0 and by 1.
         asked, key = (one, other + 1) if first_asks else (other, one + 1)
         if asked != key:
-            weights = weights_of(model, ["<start>", *sentence.words])[head]
+            weights = weights_on_sentence(model, ["<start>", *sentence.words])[head]
             looks_at = [int(weights[i, :i].argmax()) for i in range(1, len(weights))]
             right.append(looks_at[asked - 1] == key)
             offsets.append(key - asked)
