@@ -81,15 +81,17 @@ def enlarge(ax: Axes, words: Sequence[str], size: float) -> None:
 def draw_one_head(fig: Figure, top: float, trained: Trained, words: list[str]) -> str:
     """An arc from the hidden word to each that it asks, the weights, and the guess."""
     flow = flow_of(trained, words)
-    asked = " and ".join(f'"{words[j]}"' for j in flow.most_attended) or "nobody"
-    statement = f"One word is hidden. It asks all words, {asked} the most, and mixes their answers."
+    most_attended = " and ".join(f'"{words[j]}"' for j in flow.most_attended) or "nobody"
+    statement = (
+        f"One word is hidden. It asks all words, {most_attended} the most, and mixes their answers."
+    )
     band(fig, top, "1  One head", statement)
     weights = torch.zeros(len(words), len(words), dtype=torch.double)
     weights[flow.i] = flow.weights
     ax = panel(fig, LEFT, top + 22, 270, 84)
     charts.arcs(ax, weights, flow.seen, BLUE, threshold=0.0)
-    for place, weight in enumerate(flow.weights.tolist()):
-        ax.text(place, -0.45, f"{weight:.0%}", color=QUIET, ha="center")
+    for position, weight in enumerate(flow.weights.tolist()):
+        ax.text(position, -0.45, f"{weight:.0%}", color=QUIET, ha="center")
     enlarge(ax, flow.seen, 34)
     steps = "weights = softmax(query · keys / √d)        output = weights · values"
     put(fig, LEFT, top + 125, steps, 22, color=QUIET)
@@ -170,7 +172,7 @@ def main(argv: list[str] | None = None) -> str:
     put(fig, LEFT, 37, TITLE, 73, weight="bold")
     subtitle = "Small transformers, built from scratch. Every number on this sheet is their own."
     put(fig, LEFT, 50.5, subtitle, 22, color=QUIET)
-    said = [
+    statements = [
         draw_one_head(fig, 59, one, options.words),
         draw_many_heads(fig, 196, one, four, options.words),
         draw_what_heads_do(fig, 346, deep, again),
@@ -178,9 +180,9 @@ def main(argv: list[str] | None = None) -> str:
     ]
     foot = f"drawn by phase4_causal/summary.py · models {one.label}, seed {options.seed} · MIT"
     put(fig, LEFT, 579, f"{foot} licence", SMALL, color=QUIET)
-    caption = " ".join([f"{TITLE}.", *said])
+    caption = " ".join([f"{TITLE}.", *statements])
     save_plot(options, "summary_all_phases", fig, caption, density=1)  # large as it is
-    return said[1]
+    return statements[1]
 
 
 if __name__ == "__main__":

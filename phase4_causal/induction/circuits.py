@@ -91,14 +91,14 @@ def measure(run: Run) -> Numbers:
     induction_head = int(matching.argmax())
     previous = before >= NAMED_FROM
     match = looks_for(model, induction_head)
-    said = says(model, induction_head)
-    run.shown.update(match=match, said=said)
+    adds = says(model, induction_head)
+    run.shown.update(match=match, adds=adds)
     networks = trained_repeater(run, networks=True)
     with_networks = [on_diagonal(looks_for(networks, head)) for head in range(HEADS_A_LAYER)]
     tokens = repeated_sequences(NUM_SEQUENCES, generator(run.seed, 1))
     numbers = {
         "looks for the word before": on_diagonal(match),
-        "says the word it looks at": on_diagonal(said),
+        "says the word it looks at": on_diagonal(adds),
         "looks for the word before with feed-forward": max(with_networks),
         "previous-token heads": int(previous.sum()),
         "wrong without previous-token heads": quality_without(model, tokens, 0, previous).wrong,
@@ -152,13 +152,13 @@ def draw_table(ax: Axes, table: Tensor) -> None:
 def picture(results: Results) -> Figure:
     """Draws both tables of the best induction head, and what it reads."""
     shape = {"figsize": (9.2, 4.6), "width_ratios": (1.2, 1.2, 1)}
-    fig, (match, said, parts) = plt.subplots(1, 3, **shape, layout="constrained")
+    fig, (match, adds, parts) = plt.subplots(1, 3, **shape, layout="constrained")
     draw_table(match, results.shown["match"])
     match.set(xlabel="word before the place", ylabel="word that looks")
     match.set_title("it looks for a place\nafter the same word", fontsize=12)
-    draw_table(said, results.shown["said"])
-    said.set(xlabel="word it says", ylabel="word it looks at")
-    said.set_title("it says\nthe word it looks at", fontsize=12)
+    draw_table(adds, results.shown["adds"])
+    adds.set(xlabel="word it says", ylabel="word it looks at")
+    adds.set_title("it says\nthe word it looks at", fontsize=12)
     colors = {"its queries": GREY, "its keys": BLUE, "its values": GREY}
     rows = {name: results.each(name.replace("its", "composition,")) for name in colors}
     chance = results.mean["composition, random"]

@@ -79,9 +79,9 @@ def watched(
 
 def first_below(losses: list[float], share: float) -> int:
     """Returns the first step with a loss of at most this share of that of a guess, or the last."""
-    for place, loss in enumerate(losses):
+    for look, loss in enumerate(losses):
         if loss <= share * GUESS:
-            return LOOK_EVERY * place
+            return LOOK_EVERY * look
     return LOOK_EVERY * (len(losses) - 1)
 
 
@@ -117,7 +117,7 @@ def ablated(two: ToyTransformer, tokens: Tensor, matching: Tensor) -> Numbers:
     heads = matching >= NAMED_FROM
     full = quality(*where_certain(two, tokens))
     together = quality_without(two, tokens, 1, heads)
-    found = {
+    numbers = {
         "induction heads": int(heads.sum()),
         "answers lost, all together": together.wrong - full.wrong,
         "nats lost, all together": together.nats - full.nats,
@@ -129,10 +129,10 @@ def ablated(two: ToyTransformer, tokens: Tensor, matching: Tensor) -> Numbers:
     for head in heads.nonzero():
         only = torch.arange(HEADS_A_LAYER) == head
         alone = quality_without(two, tokens, 1, only)
-        found["answers lost, each alone"] += alone.wrong - full.wrong
-        found["nats lost, each alone"] += alone.nats - full.nats
-        found["margin lost, each alone"] += full.margin - alone.margin
-    return found
+        numbers["answers lost, each alone"] += alone.wrong - full.wrong
+        numbers["nats lost, each alone"] += alone.nats - full.nats
+        numbers["margin lost, each alone"] += full.margin - alone.margin
+    return numbers
 
 
 def measure(run: Run) -> Numbers:
@@ -155,7 +155,7 @@ def measure(run: Run) -> Numbers:
     }
 
 
-def share(part: float, whole: float) -> float:
+def ratio(part: float, whole: float) -> float:
     """Returns part / whole, or NaN where the whole is 0.
 
     A model that was hardly trained, as with --quick, has no answer to lose. Then nothing can be
@@ -172,7 +172,7 @@ CLAIMS = (
         source="Olsson et al. 2022, argument 1",
         rule="the loss needs no more steps to fall from 3/4 to 1/4 of what a guess loses than it "
         "waited before",
-        effect=lambda n: share(
+        effect=lambda n: ratio(
             n["steps of the fall, two layers"], n["steps before the fall, two layers"]
         ),
         at_most=1,
@@ -216,7 +216,7 @@ CLAIMS = (
         "half of the margin",
         # That parts of the margin nearly add up is algebra, since heads of the last layer add into
         # one stream. That hardly an answer falls with one of them is not.
-        effect=lambda n: share(n["answers lost, each alone"], n["answers lost, all together"]),
+        effect=lambda n: ratio(n["answers lost, each alone"], n["answers lost, all together"]),
         at_most=0.3,
         also=lambda n: n["margin lost, each alone"] >= 0.5 * n["margin lost, all together"],
         oracle={"margin*": 8.0, "answers lost, all together": 0.98, "answers*": 0.1},

@@ -98,8 +98,8 @@ def main() -> None:
     value = torch.tensor([[10.0], [20], [30]])
     beta, alpha = torch.ones(3), torch.tensor([1, 1, 0.5])
     print("Three words write 10, 20 and 30, the last one to the key of the first:")
-    _, kept = delta_rule(key, key, value, beta)
-    print(f"   delta rule         {kept.flatten().tolist()}: 30 in place of 10")
+    _, replaced = delta_rule(key, key, value, beta)
+    print(f"   delta rule         {replaced.flatten().tolist()}: 30 in place of 10")
     _, faded = gated_delta(key, key, value, beta, alpha)
     print(f"   gated, α = 0.5     {faded.flatten().tolist()}: and 20 has faded to a half")
     alpha[2] = 0.0

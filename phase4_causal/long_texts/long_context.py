@@ -28,7 +28,9 @@ from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.visualization_utils import BLUE, GREEN, GREY, INK, ORANGE
 
-NUM_HEADS, WIDTH, WINDOW = 2, 64, 128
+NUM_HEADS = 2
+D_K = 64
+WINDOW = 128
 LENGTHS = (128, 256, 512, 1024, 2048)
 COLORS = {"plain attention": GREY, "tiles": BLUE, "band": ORANGE, "linear": GREEN}
 LABELS = {  # way -> how the picture says it
@@ -47,7 +49,7 @@ TIMED = (  # pairs: how many times as long the first takes as the second
 
 def calls_at(length: int) -> dict[str, Callable[[], Any]]:
     """Returns every way to compute, on the same random queries, keys and values (1, H, T, d)."""
-    inputs = torch.randn(3, 1, NUM_HEADS, length, WIDTH)
+    inputs = torch.randn(3, 1, NUM_HEADS, length, D_K)
     ways = {
         "plain attention": scaled_dot_product_attention,
         "torch's kernel": F.scaled_dot_product_attention,
@@ -67,10 +69,10 @@ def moved(length: int, fast: int | None = None) -> float:
     a tile each of queries, keys, values and outputs fill it, and each tile of queries reads all
     keys and values: Θ(T² d² / fast) (Dao et al. 2022, theorem 2).
     """
-    once = 2 * length * WIDTH  # of queries and outputs, or of keys and values
+    once = 2 * length * D_K  # of queries and outputs, or of keys and values
     if fast is None:
         return 4 * (2 * once + 4 * length**2) / 2**20
-    rows = fast * 2**10 // (4 * 4 * WIDTH)  # four tiles of float32, four bytes each
+    rows = fast * 2**10 // (4 * 4 * D_K)  # four tiles of float32, four bytes each
     return 4 * (once + once * math.ceil(length / rows)) / 2**20
 
 
@@ -95,27 +97,27 @@ def measure(run: Run) -> Numbers:
     """Returns MiB at the peak, and how much more plain attention takes than tiles at the end."""
     lengths = LENGTHS[:3] if run.options.quick else LENGTHS
     longest = lengths[-1]
-    found: Numbers = {"tokens": longest}
+    numbers: Numbers = {"tokens": longest}
     for length in tqdm(lengths, desc="lengths", leave=False, disable=None):
         calls = calls_at(length)
         for name in COLORS:
-            found[f"{name}, {length}"] = peak_memory(calls[name]) / 2**20
-    plain, tiles = found[f"plain attention, {longest}"], found[f"tiles, {longest}"]
-    found["plain attention / tiles"] = plain / tiles
+            numbers[f"{name}, {length}"] = peak_memory(calls[name]) / 2**20
+    plain, tiles = numbers[f"plain attention, {longest}"], numbers[f"tiles, {longest}"]
+    numbers["plain attention / tiles"] = plain / tiles
     torch.manual_seed(run.seed)
     calls = calls_at(longest)
     output, _ = calls["plain attention"]()
     run.shown["apart"] = (output - calls["tiles"]()).abs().max().item()
     print_times(calls)
     print_traffic(LENGTHS[-1])
-    return found
+    return numbers
 
 
-def picture(found: Results) -> Figure:
+def picture(results: Results) -> Figure:
     """Draws peak memory of four ways against length."""
     fig, ax = plt.subplots(figsize=(8, 4.8), layout="constrained")
-    lengths = [length for length in LENGTHS if length <= found.mean["tokens"]]
-    rows = {name: found.row(name, lengths) for name in COLORS}
+    lengths = [length for length in LENGTHS if length <= results.mean["tokens"]]
+    rows = {name: results.row(name, lengths) for name in COLORS}
     named = {LABELS[name]: row for name, row in rows.items()}
     colors = {LABELS[name]: color for name, color in COLORS.items()}
     ax.set(yscale="log", xlabel="tokens", ylabel="memory at the peak, MiB")
@@ -135,7 +137,7 @@ main = Experiment(
     picture=picture,
     title="Only plain attention's memory runs away as the text grows",
     note="A step to the right is twice the tokens, a step up four times the memory (beyond that of "
-    f"the inputs)\nno model: random inputs, {NUM_HEADS} heads of {WIDTH}, float32 · near words: a "
+    f"the inputs)\nno model: random inputs, {NUM_HEADS} heads of {D_K}, float32 · near words: a "
     f"window of {WINDOW}",
     answer="They save memory: at {n[tokens]:,.0f} tokens tiles take "
     "1/{n[plain attention / tiles]:.0f} of what plain attention takes, and the outputs differ by "

@@ -131,21 +131,21 @@ CLAIMS = (
 )
 
 
-def picture(found: Results) -> Figure:
+def picture(results: Results) -> Figure:
     """Draws the training loss of both models of two layers, and what they can do in writing."""
     fig, (curves, past) = plt.subplots(
         1, 2, figsize=(9, 4.6), sharey=True, width_ratios=(1.5, 1), layout="constrained"
     )
-    grammar = found.mean["the grammar"]
+    grammar = results.mean["the grammar"]
     highest = UNIFORM
     for mode, color in COLORS.items():
-        losses = torch.tensor(found.shown[mode])
+        losses = torch.tensor(results.shown[mode])
         last = len(losses)
         smooth = losses.unfold(0, min(10, last), 1).mean(dim=-1)  # (steps,) -> (steps - 9,)
         curves.plot(range(last + 1 - len(smooth), last + 1), smooth, color=color, linewidth=2)
         end = {"ha": "right", "va": "bottom", "color": readable(color)}
         curves.text(last, smooth[-1] + 0.1, f"trained {mode}", **end)
-        alone = found.mean[f"trained {mode}, two layers, word by word"]
+        alone = results.mean[f"trained {mode}, two layers, word by word"]
         bar = past.bar(f"trained\n{mode}", alone, 0.6, color=color)
         past.bar_label(bar, fmt="%.1f", padding=3, fontsize=11)
         highest = max(highest, smooth.max(), alone)

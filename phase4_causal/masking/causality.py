@@ -76,8 +76,8 @@ def influence(model: ToyTransformer, tokens: Tensor) -> Tensor:
         logits, _ = model(tokens)
     rows = []
     for i in range(tokens.size(1)):
-        said = logits[:, i].square().sum()
-        (slope,) = torch.autograd.grad(said, embeddings[0], retain_graph=True)
+        size = logits[:, i].square().sum()
+        (slope,) = torch.autograd.grad(size, embeddings[0], retain_graph=True)
         rows.append(slope[0].abs().amax(dim=-1))  # (1, T, d_model) -> (T,)
     return torch.stack(rows)
 
@@ -100,23 +100,23 @@ def measure(run: Run) -> Numbers:
         run.shown[name] = reached > 0
     leak = max(numbers[f"{name}, moves by"] for name in CAUSAL)
     run.shown["leak"] = leak
-    run.shown["said"] = "No" if leak == 0 else "Yes"
+    run.shown["yes_or_no"] = "No" if leak == 0 else "Yes"
     run.shown["mistakes"] = min(numbers[f"{name}, moves by"] for name in PLANTED)
     return numbers
 
 
-def picture(found: Results) -> Figure:
+def picture(results: Results) -> Figure:
     """Draws a panel for the causal modules, which must all look alike, and one for each mistake."""
-    labels = token_labels([START, *found.options.words])
+    labels = token_labels([START, *results.options.words])
     panels = {f"right:\n{len(CAUSAL)} causal modules": list(CAUSAL)}
     for name in PLANTED:
         panels[name.replace(": ", ":\n")] = [name]
     fig, axes = plt.subplots(1, len(panels), figsize=(9, 4.2), layout="constrained")
     for ax, (title, names) in zip(axes, panels.items(), strict=True):
-        reached = torch.stack([found.shown[name] for name in names]).any(dim=0)
+        reached = torch.stack([results.shown[name] for name in names]).any(dim=0)
         plot_mask(ax, reached, labels, wrong=~causal_mask(len(labels)))
         ax.tick_params(axis="x", labelrotation=90)
-        moved = max(found.mean[f"{name}, moves by"] for name in names)
+        moved = max(results.mean[f"{name}, moves by"] for name in names)
         style = {"color": readable(RED), "weight": "bold"} if moved else {}
         ax.set_xlabel(f"{title}\nmoves by {moved:.2g}", fontsize=11, **style)
         if ax is not axes[0]:
@@ -133,7 +133,7 @@ main = Experiment(
     note="One word is changed (column): which places answer otherwise (row)? blue: they do · red: "
     "they do, and the word comes later · hatched: no\nmoves by: the largest change of an earlier "
     "answer, in logits · untrained models of one layer: training opens no path",
-    answer="{shown[said]}: in the causal modules a later word moves an earlier answer by "
+    answer="{shown[yes_or_no]}: in the causal modules a later word moves an earlier answer by "
     "{shown[leak]:.3g}, and with any of the planted mistakes by {shown[mistakes]:.2f} logits or "
     "more",
 )

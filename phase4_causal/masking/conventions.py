@@ -3,8 +3,7 @@
 There are four ways to write a mask down, and five ways in which code reads it. We try them all on
 random scores: where a reading does not fit, how much weight leaks to later words? NaN comes from
 rows that see nothing, such as the first one under a causal mask with padding on the left. We count
-them in four number formats, with plain softmax and with ours. Beside them stand three causes that
-are usually named, and what hidden keys get if -1e9 stands for -inf.
+them with plain softmax and with ours, and ask what hidden keys get if -1e9 stands for -inf.
 
     python phase4_causal/masking/conventions.py
 """
@@ -12,7 +11,6 @@ are usually named, and what hidden keys get if -1e9 stands for -inf.
 import math
 import textwrap
 from collections.abc import Callable
-from functools import partial
 
 import matplotlib.pyplot as plt
 import torch
@@ -27,14 +25,6 @@ from shared.visualization_utils import BLUE, QUIET, plot_cells
 
 LENGTH, NUM_SCORES = 6, 500
 LENGTHS = torch.tensor([6, 4])  # two sequences, the second with two words of padding
-D_K, LARGE = 64, 40.0  # q . k = 64 * 40 * 40 = 102,400; float16 ends at 65,504
-REFUSED = 1.0  # instead of a weight, where torch says that the number format cannot hold -1e9
-DTYPES = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
 
 Softmax = Callable[[Tensor, Tensor], Tensor]  # of scores, under a mask
 
@@ -83,77 +73,11 @@ def rows_with_nan(weights: Tensor) -> int:
     return int(weights.isnan().any(dim=-1).sum())
 
 
-def gradients_lost(softmax: Softmax, dtype: torch.dtype) -> int:
-    """Returns how many of the gradients of query, key and value hold NaN.
-
-    One row sees nothing, and it is not in the loss.
-    """
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(3, 3, 4, generator=generator).to(dtype).requires_grad_()
-    query, key, value = inputs
-    mask = causal_mask(3) & torch.tensor([False, True, True])  # the first query sees nothing
-    output = softmax(query @ key.T / 2, mask) @ value
-    output[1:].sum().backward()
-    return rows_with_nan(inputs.grad.flatten(1))
-
-
-def blind_rows(softmax: Softmax, side: str, dtype: torch.dtype) -> int:
-    """Returns rows with NaN among 2 · LENGTH under causal & padding, by the side of the padding."""
-    padding = padding_mask(LENGTHS, LENGTH)  # (2, 1, 1, T)
-    if side == "left":
-        padding = padding.flip(-1)
+def blind_rows(softmax: Softmax) -> int:
+    """Returns rows with NaN among 2 · LENGTH, where the first word of a text is padding."""
+    padding = padding_mask(LENGTHS, LENGTH).flip(-1)  # (2, 1, 1, T), on the left
     mask = causal_mask(LENGTH) & padding  # (2, 1, T, T)
-    return rows_with_nan(softmax(torch.zeros(mask.shape, dtype=dtype), mask))
-
-
-def large_inputs(scaled: str, dtype: torch.dtype) -> int:
-    """Returns rows with NaN among 3, from large inputs; scaled: "nothing", "query", "scores"."""
-    query, key = torch.full((2, 3, D_K), LARGE, dtype=dtype)
-    if scaled == "query":
-        query = query / math.sqrt(D_K)
-    scores = query @ key.T  # (3, D_K) @ (D_K, 3) -> (3, 3)
-    if scaled == "scores":
-        scores = scores / math.sqrt(D_K)
-    return rows_with_nan(torch.softmax(scores, dim=-1))
-
-
-def wrong_axis(dtype: torch.dtype) -> Tensor:
-    """Returns weights (T, T) under a causal mask, if softmax takes the wrong axis."""
-    generator = torch.Generator().manual_seed(0)
-    scores = torch.randn(LENGTH, LENGTH, generator=generator).to(dtype)
-    return torch.softmax(scores.masked_fill(~causal_mask(LENGTH), -math.inf), dim=-2)
-
-
-def hidden_weight(hidden: list[bool], dtype: torch.dtype) -> float:
-    """Returns the weight on the second of three keys if -1e9 fills the scores of hidden ones."""
-    scores = torch.zeros(3, dtype=dtype)
-    try:
-        scores = scores.masked_fill(torch.tensor(hidden), -1e9)
-    except RuntimeError:
-        return REFUSED
-    return torch.softmax(scores, dim=0)[1].item()
-
-
-def nan_by_format() -> Numbers:
-    """Returns gradients and rows with NaN, and the weight of a hidden key, by number format."""
-    causes: dict[str, Callable[[torch.dtype], float]] = {
-        "gradients with NaN, plain softmax": partial(gradients_lost, plain_softmax),
-        "gradients with NaN, ours": partial(gradients_lost, masked_softmax),
-        "rows, padding on the left": partial(blind_rows, plain_softmax, "left"),
-        "rows, padding on the left, ours": partial(blind_rows, masked_softmax, "left"),
-        "rows, padding on the right": partial(blind_rows, plain_softmax, "right"),
-        "rows, large inputs, not scaled": partial(large_inputs, "nothing"),
-        "rows, large inputs, scores scaled": partial(large_inputs, "scores"),
-        "rows, large inputs, queries scaled": partial(large_inputs, "query"),
-        "rows, wrong axis, causal mask": lambda dtype: rows_with_nan(wrong_axis(dtype)),
-        "-1e9, one key hidden": partial(hidden_weight, [False, True, False]),
-        "-1e9, all hidden": partial(hidden_weight, [True, True, True]),
-    }
-    numbers = {}
-    for cause, count in causes.items():
-        for name, dtype in DTYPES.items():
-            numbers[f"{cause}, {name}"] = count(dtype)
-    return numbers
+    return rows_with_nan(softmax(torch.zeros(mask.shape), mask))
 
 
 def measure(run: Run) -> Numbers:
@@ -166,13 +90,17 @@ def measure(run: Run) -> Numbers:
     run.shown["right"] = sum(mass == 0 for mass in numbers.values())
     run.shown["leaks"] = sum(mass > 0 for mass in numbers.values())
     run.shown["no mask"] = future_mass(scores.softmax(dim=-1))
-    return numbers | nan_by_format()
+    numbers["rows with NaN, padding on the left"] = blind_rows(plain_softmax)
+    numbers["rows with NaN, padding on the left, ours"] = blind_rows(masked_softmax)
+    filled = torch.full((3,), -1e9)  # scores of a query whose three keys are hidden
+    numbers["weight of a hidden key, -1e9"] = filled.softmax(dim=0)[0].item()
+    return numbers
 
 
-def picture(found: Results) -> Figure:
+def picture(results: Results) -> Figure:
     """Draws a row for how the mask is written, a column for how it is read; darker: more leaks."""
     fig, ax = plt.subplots(figsize=(8.6, 4.2), layout="constrained")
-    masses = [found.row(written, READ) for written in WRITTEN]
+    masses = [results.row(written, READ) for written in WRITTEN]
     texts = []
     for row in masses:
         texts.append(
@@ -197,9 +125,9 @@ main = Experiment(
     "· random scores",
     answer="A mask is written in four ways and read in five: of these 20 mixtures {shown[right]} "
     "are right, and none of the others raises an error. NaN comes from queries that see no key: "
-    f"{{n[rows, padding on the left, float32]:.0f}} of {2 * LENGTH} rows if padding stands on the "
-    "left, and {n[rows, padding on the left, ours, float32]:.0f} with our softmax. And -1e9 is not "
-    "as good as -inf: a query that sees no key then gives {n[-1e9, all hidden, float32]:.2f} of "
+    f"{{n[rows with NaN, padding on the left]:.0f}} of {2 * LENGTH} rows if padding stands on the "
+    "left, and {n[rows with NaN, padding on the left, ours]:.0f} with our softmax. And -1e9 is not "
+    "as good as -inf: a query that sees no key then gives {n[weight of a hidden key, -1e9]:.2f} of "
     "its weight to a hidden one",
 )
 

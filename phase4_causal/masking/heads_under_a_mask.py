@@ -21,7 +21,7 @@ from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.masking.next_word_roles import (
-    Asked,
+    OnBothHalves,
     on_both_halves,
     relations_of_heads,
 )
@@ -86,14 +86,14 @@ def names_under_the_mask(trained: Trained, relations: list[list[str]]) -> list[l
     return names
 
 
-def one_head_each(asked: Asked) -> Numbers:
+def one_head_each(followed: OnBothHalves) -> Numbers:
     """Returns what the head does that is clearest for a relation on one half, on the other half."""
     numbers, heads = {}, set()
-    for name, followed in asked.naming.items():
-        head = int(followed.margin.argmax())  # counted through all layers
+    for name, naming in followed.naming.items():
+        head = int(naming.margin.argmax())  # counted through all layers
         heads.add(head)
-        numbers[f"{name}: found"] = asked.scoring[name].found.flatten()[head].item()
-        numbers[f"{name}: needed"] = asked.scoring[name].needed.flatten()[head].item()
+        numbers[f"{name}: found"] = followed.scoring[name].right.flatten()[head].item()
+        numbers[f"{name}: needed"] = followed.scoring[name].needed.flatten()[head].item()
     numbers["different heads"] = len(heads)
     return numbers
 
@@ -102,17 +102,17 @@ def measure(run: Run) -> Numbers:
     """Returns means, 1 for even weights; distances in words; shares of those asked and found."""
     hidden = load_multi_head_model(run.options, run.seed)
     causal = load_causal_model(run.options, run.seed)
-    asked = on_both_halves(causal)
+    followed = on_both_halves(causal)
     spreads = {HIDDEN_WORDS: spread_of(hidden), NEXT_WORDS: spread_of(causal)}
     names = {
         HIDDEN_WORDS: head_names(hidden, MultiHeadAttention),
-        NEXT_WORDS: names_under_the_mask(causal, relations_of_heads(asked)),
+        NEXT_WORDS: names_under_the_mask(causal, relations_of_heads(followed)),
     }
     run.shown.update(model=causal.label, spreads=spreads, names=names)
     numbers = {}
     for model, spread in spreads.items():
         numbers |= by_layer(model, spread)
-    return numbers | one_head_each(asked)
+    return numbers | one_head_each(followed)
 
 
 def more_even(n: Numbers) -> float:
@@ -167,12 +167,13 @@ def draw_statistic(ax: Axes, heads: Tensor, even: float, names: list[list[str]])
     for layer, of_layer in enumerate(heads.tolist()):
         for head, value in enumerate(of_layer):
             color = role_color(names[layer][head])
-            place = layer + BESIDE * head
-            ax.plot(place, value, "o", color=color, ms=9, markeredgecolor="white", zorder=3)
+            x = layer + BESIDE * head
+            ax.plot(x, value, "o", color=color, ms=9, markeredgecolor="white", zorder=3)
     ax.axhline(even, color=QUIET, linewidth=1, linestyle=":", zorder=0)
     right_end = {"xy": (1, even), "xycoords": ax.get_yaxis_transform(), "ha": "right"}
-    said = "every word alike"
-    ax.annotate(said, **right_end, xytext=(0, 4), textcoords="offset points", color=QUIET)
+    ax.annotate(
+        "every word alike", **right_end, xytext=(0, 4), textcoords="offset points", color=QUIET
+    )
     ax.set_xlim(-0.15, len(heads) - 0.1)
     middle = BESIDE * (heads.size(1) - 1) / 2
     ax.set_xticks([middle, 1 + middle], ["layer 0", "layer 1"])

@@ -34,9 +34,9 @@ def cut(layers: list[Tensor], mask: Tensor) -> tuple[list[Tensor], Tensor]:
     mask = mask & causal_mask(mask.size(-1))
     past = []
     for weights in layers:
-        kept = weights.double().masked_fill(~mask, 0)
-        total = kept.sum(dim=-1, keepdim=True)  # (N, H, T, T) -> (N, H, T, 1)
-        past.append(kept / total.where(total > 0, 1))
+        past_weights = weights.double().masked_fill(~mask, 0)
+        total = past_weights.sum(dim=-1, keepdim=True)  # (N, H, T, T) -> (N, H, T, 1)
+        past.append(past_weights / total.where(total > 0, 1))
     return past, mask
 
 
@@ -56,7 +56,7 @@ def measure(run: Run) -> Numbers:
             for end, layer in ENDS.items():
                 numbers[f"{kind}, {end}, {statistic}"] = heads[layer].mean().item()
     both_fall = min(fall(numbers, "entropy"), fall(numbers, "distance")) >= FALLS
-    run.shown["said"] = "Yes" if both_fall else "No"
+    run.shown["yes_or_no"] = "Yes" if both_fall else "No"
     return numbers
 
 
@@ -85,7 +85,7 @@ CLAIM = Claim(
 main = Experiment(
     measure,
     [CLAIM],
-    answer="{shown[said]}: when the future is hidden, entropy falls from "
+    answer="{shown[yes_or_no]}: when the future is hidden, entropy falls from "
     "{n[both sides, entropy]:.2f} to {n[the same, cut, entropy]:.2f} nats, but as a share of what "
     "each row can have it goes from {n[both sides, normalised entropy]:.2f} to "
     "{n[the same, cut, normalised entropy]:.2f}",

@@ -47,16 +47,16 @@ PAST_RELATIONS = {
 class Followed:
     """How often each head finds the word of a relation, and how often it has to, both (L, H)."""
 
-    found: Tensor
+    right: Tensor
     needed: Tensor
 
     @property
     def margin(self) -> Tensor:
-        return self.found - self.needed
+        return self.right - self.needed
 
 
 @dataclass(frozen=True)
-class Asked:
+class OnBothHalves:
     """What the heads of a model follow on both halves of the held-out sentences."""
 
     naming: dict[str, Followed]  # by relation, on the half that names heads
@@ -102,45 +102,47 @@ def followed(
     attended = attended_by(trained, sentences)
     by_blanks = torch.stack([attended_by(blank, sentences) for blank in blanks])
     relations = {}
-    for name, asked in gold_one_before(sentences, mask.size(-1)).items():
-        by_chance = share_right(by_blanks, asked).max().item()
-        least = max(by_chance, best_fixed_offset(asked)) + MARGIN
-        others = share_of_others(attended, asked, mask[:, 0])
+    for name, gold in gold_one_before(sentences, mask.size(-1)).items():
+        by_chance = share_right(by_blanks, gold).max().item()
+        least = max(by_chance, best_fixed_offset(gold)) + MARGIN
+        others = share_of_others(attended, gold, mask[:, 0])
         needed = needed_beside_others(least, others)
-        relations[name] = Followed(share_right(attended, asked), needed)
+        relations[name] = Followed(share_right(attended, gold), needed)
     return relations
 
 
-def on_both_halves(trained: Trained) -> Asked:
+def on_both_halves(trained: Trained) -> OnBothHalves:
     """What heads follow on the half of the sentences that names them, and on the other half."""
     blanks = []
     for i in range(UNTRAINED_MODELS):
         recipe = replace(trained.recipe, seed=trained.recipe.seed + i * FAR)
         blanks.append(untrained_model(recipe, CausalSelfAttention))
     for_naming, for_scoring = halves()
-    return Asked(followed(trained, blanks, for_naming), followed(trained, blanks, for_scoring))
+    return OnBothHalves(
+        followed(trained, blanks, for_naming), followed(trained, blanks, for_scoring)
+    )
 
 
-def relation_of(asked: Asked, layer: int, head: int) -> str:
+def relation_of(halves_followed: OnBothHalves, layer: int, head: int) -> str:
     """The relation that a head follows on both halves, or "no name".
 
     Of several it is the one that the head passes by most on the half that names heads.
     """
     best, largest = NO_NAME, 0.0
-    for name in asked.naming:
-        margin = asked.naming[name].margin[layer, head]
-        agreed = asked.scoring[name].margin[layer, head] >= 0
+    for name in halves_followed.naming:
+        margin = halves_followed.naming[name].margin[layer, head]
+        agreed = halves_followed.scoring[name].margin[layer, head] >= 0
         if agreed and margin >= largest:
             best, largest = name, margin
     return best
 
 
-def relations_of_heads(asked: Asked) -> list[list[str]]:
+def relations_of_heads(halves_followed: OnBothHalves) -> list[list[str]]:
     """[layer][head] -> the relation of each head, or "no name"."""
-    num_layers, num_heads = asked.naming["verb → subject"].found.shape
+    num_layers, num_heads = halves_followed.naming["verb → subject"].right.shape
     layers = []
     for layer in range(num_layers):
-        layers.append([relation_of(asked, layer, head) for head in range(num_heads)])
+        layers.append([relation_of(halves_followed, layer, head) for head in range(num_heads)])
     return layers
 
 

@@ -16,7 +16,8 @@ from phase4_causal.writing.sampling import Sampling
 from shared.toy_model import ToyTransformer
 from shared.training.loop import fit
 
-WIDTH, READ = 64, 128  # d_model, and the characters that are read at once
+D_MODEL = 64
+READ = 128  # characters that are read at once
 STEPS, BATCH = 1000, 16
 MOST_PIECES = 200  # of the held-out part
 
@@ -28,11 +29,11 @@ class CharacterModel(ToyTransformer):
     """
 
     def __init__(self, size: int, num_heads: int = 4, num_layers: int = 2) -> None:
-        super().__init__(WIDTH, num_heads, num_layers, make_attention=RotaryHeads)
-        self.embedding = nn.Embedding(size, WIDTH)
+        super().__init__(D_MODEL, num_heads, num_layers, make_attention=RotaryHeads)
+        self.embedding = nn.Embedding(size, D_MODEL)
         nn.init.normal_(self.embedding.weight, std=0.2)
         self.output_bias = nn.Parameter(torch.zeros(size))
-        self.positions = torch.zeros(READ, WIDTH)
+        self.positions = torch.zeros(READ, D_MODEL)
 
 
 def new_reader(text: CharacterText, seed: int, **sizes: int) -> CharacterModel:
@@ -56,7 +57,7 @@ def next_characters(model: nn.Module, pieces: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def on_held_out(model: nn.Module, text: CharacterText) -> float:
+def held_out_loss(model: nn.Module, text: CharacterText) -> float:
     """Returns the loss in the held-out part, in nats a character."""
     return F.cross_entropy(*next_characters(model, held_out_pieces(text))).item()
 
@@ -67,11 +68,11 @@ def train_on_text(model: nn.Module, text: CharacterText, seed: int, steps: int) 
     With one seed all models read the same pieces.
     """
     generator = torch.Generator().manual_seed(seed)
-    places = torch.arange(READ + 1)
+    offsets = torch.arange(READ + 1)
 
     def loss_of_step(_: int) -> Tensor:
         starts = torch.randint(len(text.training) - READ, (BATCH, 1), generator=generator)
-        return F.cross_entropy(*next_characters(model, text.training[starts + places]))
+        return F.cross_entropy(*next_characters(model, text.training[starts + offsets]))
 
     return fit(model, loss_of_step, steps, progress=f"reads {text.name}")
 

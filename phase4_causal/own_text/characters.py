@@ -77,27 +77,32 @@ def as_tokens(content: str, name: str) -> CharacterText:
     return CharacterText(name, alphabet, tokens[:end], tokens[end:])
 
 
-def counted(tokens: Tensor, size: int, context: int) -> Tensor:
+def counted_table(tokens: Tensor, size: int, context: int) -> Tensor:
     """How likely each character is after the `context` before it -> (size,) * (context + 1).
 
     Smoothed: before anything is counted, it is as if PRIOR characters had been seen behind each
     context, spread as behind the shorter context that leaves out the first character (MacKay & Peto
     1995). With no context left, all characters are alike.
     """
-    if context < 0:
-        return torch.tensor(1 / size)
-    shorter = counted(tokens, size, context - 1)
-    number = len(tokens) - context
-    code = torch.zeros(number, dtype=torch.long)  # a number for each pair or triple
-    for i in range(context + 1):
+    table = torch.tensor(1 / size)
+    for length in range(1, context + 2):  # characters alone, pairs, triples ...
+        counts = counts_of(tokens, size, length)
+        total = counts.sum(dim=-1, keepdim=True)
+        table = (counts + PRIOR * table) / (total + PRIOR)
+    return table
+
+
+def counts_of(tokens: Tensor, size: int, length: int) -> Tensor:
+    """How often each run of `length` characters stands in the text -> (size,) * length."""
+    number = len(tokens) - length + 1
+    code = torch.zeros(number, dtype=torch.long)  # a number for each run
+    for i in range(length):
         code = size * code + tokens[i : i + number]
-    counts = torch.bincount(code, minlength=size ** (context + 1))
-    counts = counts.view([size] * (context + 1))
-    return (counts + PRIOR * shorter) / (counts.sum(dim=-1, keepdim=True) + PRIOR)
+    return torch.bincount(code, minlength=size**length).view([size] * length)
 
 
 def counted_loss(table: Tensor, pieces: Tensor) -> float:
-    """Mean loss in nats of a table of `counted` on pieces (N, T), behind the first characters."""
+    """Mean loss in nats of a counted table on pieces (N, T), behind the first characters."""
     context = table.dim() - 1
     number = pieces.size(1) - context
     columns = [pieces[:, i : i + number] for i in range(context + 1)]
@@ -107,7 +112,7 @@ def counted_loss(table: Tensor, pieces: Tensor) -> float:
 # ---- what scripts on a text have in common
 
 
-def add_text(parser: argparse.ArgumentParser) -> None:
+def add_text_option(parser: argparse.ArgumentParser) -> None:
     """Adds the option --text."""
     help_text = "a text of your own in UTF-8 (default: Python's own reference)"
     parser.add_argument("--text", metavar="FILE", type=Path, help=help_text)
@@ -122,7 +127,7 @@ def main() -> None:
     text = load_characters()
     print(f"Held-out characters of {text.name}, by counts of the others, nats each:")
     for name, context in (("alone", 0), ("in pairs", 1), ("in triples", 2)):
-        table = counted(text.training, len(text.alphabet), context)
+        table = counted_table(text.training, len(text.alphabet), context)
         print(f"   {name:10} {counted_loss(table, text.held_out[None]):.2f}")
 
 

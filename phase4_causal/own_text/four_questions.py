@@ -27,18 +27,18 @@ from phase4_causal.induction.induction_scores import (
     train_repeater,
 )
 from phase4_causal.own_text.character_model import (
+    D_MODEL,
     READ,
     STEPS,
-    WIDTH,
     CharacterModel,
+    held_out_loss,
     held_out_pieces,
     new_reader,
-    on_held_out,
     train_on_text,
 )
 from phase4_causal.own_text.characters import (
     CharacterText,
-    add_text,
+    add_text_option,
     is_reference,
     load_characters,
 )
@@ -87,12 +87,12 @@ def toy_twice(run: Run) -> Numbers:
 
 def toy_heads(run: Run) -> float:
     """Returns how many nats of a hidden word four heads save, in one layer."""
-    asked = questions(corpus()[1][:SENTENCES])
+    hidden_words = questions(corpus()[1][:SENTENCES])
 
     def excess(recipe: Recipe, make: MakeAttention) -> float:
         early = variant(recipe, steps=EARLY_STEPS)
         trained = trained_model(early, make, run.options, run.seed)
-        return excess_loss(trained.logits, asked)
+        return excess_loss(trained.logits, hidden_words)
 
     one = excess(SINGLE_HEAD_RECIPE, make_single_head)
     return one - excess(ONE_LAYER_RECIPE, MultiHeadAttention)
@@ -112,7 +112,7 @@ def early_loss(run: Run, text: CharacterText, num_heads: int) -> float:
     """Returns the held-out loss of one layer after EARLY_STEPS steps."""
     model = new_reader(text, run.seed, num_heads=num_heads, num_layers=1)
     train_on_text(model, text, run.seed, run.steps(EARLY_STEPS))
-    return on_held_out(model, text)
+    return held_out_loss(model, text)
 
 
 def text_heads(run: Run, text: CharacterText) -> float:
@@ -124,7 +124,7 @@ def text_heads(run: Run, text: CharacterText) -> float:
 
 def carried(numbers: Numbers) -> str:
     """Returns in a sentence how many of the findings reach their bar on the text, too."""
-    reached = sum(numbers[f"{asked}, text"] >= bar for asked, bar in QUESTIONS.items())
+    reached = sum(numbers[f"{question}, text"] >= bar for question, bar in QUESTIONS.items())
     return f"{reached} of the {len(QUESTIONS)} things we measured are so on the text, too"
 
 
@@ -163,7 +163,7 @@ CLAIMS = (
     Claim(
         id="text-four-heads",
         text="That four heads are better than one carries over to a real text. We asked it of one "
-        f"layer with d_model = {WIDTH}, after {EARLY_STEPS} steps {ON_TEXT}.",
+        f"layer with d_model = {D_MODEL}, after {EARLY_STEPS} steps {ON_TEXT}.",
         source="the course's own hidden words, where it is so after as many steps",
         rule=f"four heads save {ENOUGH} nats a character or more in the held-out part",
         effect=lambda n: n["nats saved by four heads, text"],
@@ -210,7 +210,7 @@ main = Experiment(
     answer="{shown[carried]}. On the text the best head gives "
     "{n[weight on the token before, text]:.2f} of its weight to the token before, and the best "
     "one for what came next last time gives {n[weight on what came next, text]:.2f} there",
-    options=add_text,
+    options=add_text_option,
     about=is_reference,
 )
 

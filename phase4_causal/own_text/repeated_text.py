@@ -24,35 +24,33 @@ Reader = Callable[[Tensor], tuple[Tensor, list[Tensor]]]
 def one_before(length: int) -> Tensor:
     """For each query of the first copy the key before it, bool (2 length, 2 length)."""
     gold = torch.zeros(2 * length, 2 * length, dtype=torch.bool)
-    for query in range(1, length):
-        gold[query, query - 1] = True
+    query = torch.arange(1, length)
+    gold[query, query - 1] = True
     return gold
 
 
 def came_next(length: int) -> Tensor:
     """For each query of the second copy the key behind its own first copy, as one_before."""
     gold = torch.zeros(2 * length, 2 * length, dtype=torch.bool)
-    for query in range(length, 2 * length - 1):
-        gold[query, query - length + 1] = True
+    query = torch.arange(length, 2 * length - 1)
+    gold[query, query - length + 1] = True
     return gold
 
 
-def best_head(layers: list[Tensor], gold: Tensor) -> float:
+def best_head_weight(layers: list[Tensor], gold: Tensor) -> float:
     """The mean weight that the best of all heads gives to its gold key.
 
     layers: (N, H, T, T) each; gold: bool (T, T). The head is chosen on the first half of the N
     texts, and its weight is that on the second half.
     """
+    choosing, scoring = [], []
     half = len(layers[0]) // 2
-    highest, found = -1.0, 0.0
     for weights in layers:
-        expected = gold.expand(len(weights), -1, -1)
-        choosing = relation_weight(weights[:half], expected[:half])  # (N / 2, H, T, T) -> (H,)
-        scoring = relation_weight(weights[half:], expected[half:])
-        if choosing.max() > highest:
-            highest = choosing.max().item()
-            found = scoring[choosing.argmax()].item()
-    return found
+        of_texts = gold.expand(len(weights), -1, -1)  # (T, T) -> (N, T, T)
+        choosing.append(relation_weight(weights[:half], of_texts[:half]))  # -> (H,)
+        scoring.append(relation_weight(weights[half:], of_texts[half:]))
+    best = torch.cat(choosing).argmax()  # of the heads of all layers
+    return torch.cat(scoring)[best].item()
 
 
 def second_copy_loss(logits: Tensor, tokens: Tensor) -> float:
@@ -61,8 +59,8 @@ def second_copy_loss(logits: Tensor, tokens: Tensor) -> float:
     logits (N, T, V), tokens (N, T).
     """
     half = tokens.size(1) // 2
-    said = logits[:, half:-1].flatten(0, 1)  # (N, T, V) -> (N * (T / 2 - 1), V)
-    return F.cross_entropy(said, tokens[:, half + 1 :].flatten()).item()
+    predictions = logits[:, half:-1].flatten(0, 1)  # (N, T, V) -> (N * (T / 2 - 1), V)
+    return F.cross_entropy(predictions, tokens[:, half + 1 :].flatten()).item()
 
 
 @torch.no_grad()
@@ -72,25 +70,27 @@ def read_twice(read: Reader, stretches: Tensor, column: str) -> dict[str, float]
     How much the best heads look at the token before, and at what came next; and which share of the
     loss on a stretch is gone if it stood there before, instead of the stretch of another text.
     """
-    again = torch.cat([stretches, stretches], dim=1)  # (N, T) -> (N, 2 T)
-    behind_another = torch.cat([stretches.roll(1, dims=0), stretches], dim=1)
-    logits, layers = read(again)
-    loss = second_copy_loss(logits, again)
-    logits, _ = read(behind_another)
-    gone = 1 - loss / second_copy_loss(logits, behind_another)
+    twice = torch.cat([stretches, stretches], dim=1)  # (N, T) -> (N, 2 T)
+    logits, layers = read(twice)
+    loss = second_copy_loss(logits, twice)
+    after_other_text = torch.cat([stretches.roll(1, dims=0), stretches], dim=1)
+    logits, _ = read(after_other_text)
+    loss_of_other = second_copy_loss(logits, after_other_text)
     length = stretches.size(1)
     return {
-        f"weight on the token before, {column}": best_head(layers, one_before(length)),
-        f"weight on what came next, {column}": best_head(layers, came_next(length)),
-        f"loss gone when it comes twice, {column}": gone,
+        f"weight on the token before, {column}": best_head_weight(layers, one_before(length)),
+        f"weight on what came next, {column}": best_head_weight(layers, came_next(length)),
+        f"loss gone when it comes twice, {column}": 1 - loss / loss_of_other,
     }
 
 
 def main() -> None:
     weights = came_next(3).expand(2, 1, -1, -1).float()  # of two texts
     print('Two texts as "the cat sat the cat sat", a head planted that looks at what came next:')
-    print(f"   weight on the token before: {best_head([weights], one_before(3)):.1f}")
-    print(f"   weight on what came next:   {best_head([weights], came_next(3)):.1f}")
+    before = best_head_weight([weights], one_before(3))
+    next_to_it = best_head_weight([weights], came_next(3))
+    print(f"   weight on the token before: {before:.1f}")
+    print(f"   weight on what came next:   {next_to_it:.1f}")
 
 
 if __name__ == "__main__":

@@ -15,15 +15,15 @@ from phase3_visualization.pretrained.language_model import refuses
 from phase4_causal.own_text.character_model import (
     STEPS,
     continued,
+    held_out_loss,
     held_out_pieces,
     new_reader,
-    on_held_out,
     train_on_text,
 )
 from phase4_causal.own_text.characters import (
-    add_text,
-    counted,
+    add_text_option,
     counted_loss,
+    counted_table,
     is_reference,
     load_characters,
 )
@@ -51,10 +51,10 @@ def measure(run: Run) -> Numbers:
     pieces = held_out_pieces(text)
     numbers = {}
     for name, context in CONTEXTS.items():
-        numbers[name] = counted_loss(counted(text.training, size, context), pieces)
+        numbers[name] = counted_loss(counted_table(text.training, size, context), pieces)
     model = new_reader(text, run.seed)
     train_on_text(model, text, run.seed, run.steps(STEPS))
-    numbers["the model"] = on_held_out(model, text)
+    numbers["the model"] = held_out_loss(model, text)
     written = text.decode(continued(model, text.held_out[:PROMPT], WRITTEN, run.seed))
     if run.seed == run.options.seed:
         print(
@@ -94,7 +94,7 @@ main = Experiment(
     f"below: the first {PROMPT} characters are still the text's own",
     answer="It learns to guess the next character: it loses {n[the model]:.2f} nats a character, "
     "where counted triples of characters lose {n[counted triples]:.2f} ({shown[text]})",
-    options=add_text,
+    options=add_text_option,
     about=is_reference,
 )
 

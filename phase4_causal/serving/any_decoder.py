@@ -151,15 +151,6 @@ class Decoder:
             )
         return output.logits[0]  # (1, N, V) -> (N, V)
 
-    @torch.no_grad()
-    def by_library(self, prompt: str, limit: int) -> list[int]:
-        """All tokens of one text, `limit` at most, as the library's own `generate` writes them."""
-        tokens = torch.tensor([self.encode(prompt)], device=self.embedding.device)
-        (text,) = self.network.generate(
-            tokens, attention_mask=torch.ones_like(tokens), max_length=limit, do_sample=False
-        ).tolist()
-        return text[:-1] if text[-1] in self.end_ids else text
-
 
 def main() -> None:
     texts = [Text([7, 8, 9]), Text([5, 6])]

@@ -128,7 +128,7 @@ def test_counts_against_a_plain_loop(context):
     text = SAYING + "we look at the lake"
     alphabet = "".join(sorted(set(text)))
     tokens = torch.tensor([alphabet.index(character) for character in text])
-    table = characters.counted(tokens, len(alphabet), context).double()
+    table = characters.counted_table(tokens, len(alphabet), context).double()
     near(table.sum(dim=-1), torch.ones_like(table[..., 0]), 1e-5)
     expected = counted_by_loops(text, alphabet, context)
     for before, row in expected.items():
@@ -142,8 +142,8 @@ def test_counts_against_a_plain_loop(context):
 
 def test_what_was_never_seen_is_left_to_the_shorter_context():
     tokens = torch.tensor([0, 1, 0, 1, 2])
-    pairs = characters.counted(tokens, 3, 1)
-    near(pairs[2], characters.counted(tokens, 3, 0), 1e-6)
+    pairs = characters.counted_table(tokens, 3, 1)
+    near(pairs[2], characters.counted_table(tokens, 3, 0), 1e-6)
 
 
 # ---- the model
@@ -164,9 +164,9 @@ def test_a_little_training_lowers_the_loss_in_the_held_out_part_and_it_writes(mo
     monkeypatch.setattr(character_model, "BATCH", 4)
     torch.manual_seed(0)
     model = CharacterModel(V, num_layers=1)
-    before = character_model.on_held_out(model, TEXT)
+    before = character_model.held_out_loss(model, TEXT)
     character_model.train_on_text(model, TEXT, seed=0, steps=30)
-    after = character_model.on_held_out(model, TEXT)
+    after = character_model.held_out_loss(model, TEXT)
     assert before > math.log(V) > 1 > after
     written = character_model.continued(model, TEXT.held_out[:7], 40, seed=0)
     assert len(written) == 47 and torch.equal(written[:7], TEXT.held_out[:7])
@@ -211,7 +211,7 @@ def test_losses_against_a_plain_loop():
         for piece in character_model.held_out_pieces(TEXT):
             logits, _ = model(piece[None, :-1])
             losses.append(F.cross_entropy(logits[0], piece[1:]).item())
-    near(character_model.on_held_out(model, TEXT), sum(losses) / len(losses), 1e-5)
+    near(character_model.held_out_loss(model, TEXT), sum(losses) / len(losses), 1e-5)
 
 
 # ---- a stretch that comes twice
@@ -244,11 +244,11 @@ def test_planted_heads_are_found_in_whatever_layer_and_scored_on_the_other_half(
     strong, weak, none = head_of(gold, 0.75), head_of(gold, 0.25), head_of(other, 1.0)
     lower = torch.stack([none, weak]).expand(4, 2, 14, 14).clone()
     upper = torch.stack([strong, none]).expand(4, 2, 14, 14).clone()
-    near(repeated_text.best_head([lower, upper], gold), 0.75, 1e-6)
-    near(repeated_text.best_head([upper, lower], gold), 0.75, 1e-6)
-    near(repeated_text.best_head([lower, upper], other), 1.0, 1e-6)
+    near(repeated_text.best_head_weight([lower, upper], gold), 0.75, 1e-6)
+    near(repeated_text.best_head_weight([upper, lower], gold), 0.75, 1e-6)
+    near(repeated_text.best_head_weight([lower, upper], other), 1.0, 1e-6)
     upper[2:, 0] = weak  # the head that was chosen does less on the second half
-    near(repeated_text.best_head([lower, upper], gold), 0.25, 1e-6)
+    near(repeated_text.best_head_weight([lower, upper], gold), 0.25, 1e-6)
 
 
 class Copier(nn.Module):

@@ -66,19 +66,19 @@ def measure(run: Run) -> Numbers:
     last = LENGTHS[-1]
     model = long_model(last, "meta", D_MODEL, NUM_LAYERS)
     run.shown["MiB"] = sum(cache.num_bytes for cache in new_caches(model, last)) / 2**20
-    found: Numbers = {}
+    numbers: Numbers = {}
     for way in COLORS:
         for length in LENGTHS:
             counted = count_operations(next_logits, model, length, way == "with the cache")
-            found[f"{way}, {length}"] = counted
+            numbers[f"{way}, {length}"] = counted
     trained = load_causal_model(run.options, run.seed)
     tokens = torch.tensor([[START_ID, *encode(run.options.words)]])
     difference = largest_difference(in_double(trained.model), tokens)
-    found["largest difference of a logit"] = difference
-    return found
+    numbers["largest difference of a logit"] = difference
+    return numbers
 
 
-def picture(found: Results) -> Figure:
+def picture(results: Results) -> Figure:
     """Draws operations for each word against length: points counted, lines by the formulas."""
     fig, ax = plt.subplots(figsize=(8, 4.6), layout="constrained")
     last = LENGTHS[-1]
@@ -86,7 +86,7 @@ def picture(found: Results) -> Figure:
     for way, color in COLORS.items():
         paper = [on_paper(length, way) for length in range(1, last + 1)]
         ax.plot(range(1, last + 1), paper, color=color, linewidth=2)
-        ax.plot(LENGTHS, found.row(way, LENGTHS), "o", ms=6, color=color)
+        ax.plot(LENGTHS, results.row(way, LENGTHS), "o", ms=6, color=color)
         ends[way] = (last, paper[-1], color)
     ax.set(xscale="log", yscale="log", xlabel="words so far", ylabel="operations for the next word")
     ax.set_xticks((1, 10, 100, last), (1, 10, 100, last))

