@@ -45,8 +45,9 @@ ELSEWHERE = {
     "phase3_visualization/README.md": "0.15; 65 %",  # a threshold; Clark et al. 2019
     "phase3_visualization/pretrained/README.md": "23",  # million numbers
     "phase4_causal/README.md": "0.95; 4.6",  # top-p; ln of the size of the vocabulary
+    "phase4_causal/masking/README.md": "65,504",  # where float16 ends
     # KiB, which a test asserts; a version; counted by pages.py; DeepSeek-V2's sizes; tests
-    "phase4_causal/serving/README.md": "3.1; 10; 128; 512; 576; 32,768; 200",
+    "phase4_causal/serving/README.md": "3.1; 10; 32; 128; 512; 576; 32,768; 200",
 }
 
 
