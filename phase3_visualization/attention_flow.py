@@ -72,7 +72,7 @@ def draw_arrows(
         color = role_color(name)
         pairs = related_pairs(name, words)
         drawn = pairs or None  # without a relation all arrows are drawn
-        charts.arcs(ax, weights[layer, head], words, color, threshold=THRESHOLD, told=drawn)
+        charts.arcs(ax, weights[layer, head], words, color, threshold=THRESHOLD, pairs=drawn)
         ax.set_title(name, color=readable(color), weight="bold", loc="left", fontsize=13)
         shares = [f"head {layer}.{head}"]
         for i, j in sorted(pairs):

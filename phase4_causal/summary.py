@@ -118,7 +118,7 @@ def draw_many_heads(fig: Figure, top: float, one: Trained, four: Trained, words:
         left, down = (LEFT, MIDDLE)[head % 2], top + 32 + 58 * (head // 2)
         put(fig, left, down, name, 22, weight="bold", color=role_color(name))
         ax = panel(fig, left, down + 4, RIGHT - MIDDLE, 44)
-        charts.arcs(ax, weights[head], words, role_color(name), told=right.get(name))
+        charts.arcs(ax, weights[head], words, role_color(name), pairs=right.get(name))
         enlarge(ax, words, 26)
     return statement
 

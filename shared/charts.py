@@ -66,16 +66,16 @@ def bars(
     dots = {"color": INK, "markersize": 4.5, "alpha": 0.75, **edge}
     highest = max(max(seeds) for seeds in values.values())
     lowest = 0.0
-    for place, (name, seeds) in enumerate(values.items()):
+    for row, (name, seeds) in enumerate(values.items()):
         mean = fmean(seeds)
         lowest = min(lowest, mean)
         ax.barh(name, mean, 0.6, color=colors[name])
         if len(seeds) > 1:
-            ax.plot(seeds, [place] * len(seeds), "o", **dots)
+            ax.plot(seeds, [row] * len(seeds), "o", **dots)
         end = max(*seeds, mean)
         if guess is not None and end < guess < end + 0.3 * highest:
             end = guess  # else the line of the guess would run through the number
-        ax.text(end + 0.03 * highest, place, number.format(mean), va="center")
+        ax.text(end + 0.03 * highest, row, number.format(mean), va="center")
     bottom = len(values) - 0.4
     if guess is not None:
         ax.axvline(guess, color=INK, linewidth=1, linestyle=":")
@@ -117,16 +117,16 @@ def arcs(
     color: str,
     *,
     threshold: float = 2.0,
-    told: Collection[tuple[int, int]] | None = None,
+    pairs: Collection[tuple[int, int]] | None = None,
 ) -> Axes:
     """Draw words in a row, and over them an arc from query to key for each large weight (T, T).
 
     The thicker an arc, the more weight. What a word gives to itself is left out. threshold: see
-    `large`. told: the only (query, key) to be drawn.
+    `large`. pairs: the only (query, key) to be drawn.
     """
     highest = 0.5
     for i, j in large(weights, threshold).nonzero().tolist():
-        if i == j or (told is not None and (i, j) not in told):
+        if i == j or (pairs is not None and (i, j) not in pairs):
             continue
         weight = weights[i, j].item()
         rise = 0.3 + 0.05 * abs(i - j)  # of its middle over its ends, in words
@@ -144,8 +144,8 @@ def arcs(
             mutation_scale=8 + 6 * weight,
         )
         ax.add_patch(arc)
-    for place, word in enumerate(words):
-        ax.text(place, 0, word, ha="center", va="center", fontsize=min(16, 100 / len(words)))
+    for x, word in enumerate(words):
+        ax.text(x, 0, word, ha="center", va="center", fontsize=min(16, 100 / len(words)))
     ax.set(xlim=(-0.6, len(words) - 0.4), ylim=(-0.2, 0.3 + highest), aspect="equal")
     ax.axis("off")
     return ax
@@ -161,8 +161,8 @@ def shares_down(
 ) -> Axes:
     """Draw words in a row, and over them a storey of lines for each of `shares`, (T, T) each.
 
-    The lowest storey comes first. Entry (i, j) is the share that place i above hands down to place
-    j below: the larger, the thicker its line. What stays in its place is grey, and less than 0.01
+    The lowest storey comes first. Entry (i, j) is the share that word i above hands down to word
+    j below: the larger, the thicker its line. What stays where it is is grey, and less than 0.01
     is not drawn. Below each word stands what arrives there in all; the one at `marked` is bold.
     """
     for storey, share in enumerate(shares):
@@ -174,10 +174,10 @@ def shares_down(
             if leaving > 0.01:
                 ax.plot(i, storey + 1, "o", color=INK, markersize=4 + 8 * leaving, zorder=3)
     size = 90 / len(words)
-    for place, arriving in enumerate(shares[0].sum(dim=0).tolist()):  # (T, T) -> (T,)
-        style = {"ha": "center", "va": "top", "weight": "bold" if place == marked else "normal"}
-        ax.text(place, -0.08, words[place], fontsize=min(15, size), **style)
-        ax.text(place, -0.45, f"{arriving:.2f}", fontsize=min(11, size), **style)
+    for x, arriving in enumerate(shares[0].sum(dim=0).tolist()):  # (T, T) -> (T,)
+        style = {"ha": "center", "va": "top", "weight": "bold" if x == marked else "normal"}
+        ax.text(x, -0.08, words[x], fontsize=min(15, size), **style)
+        ax.text(x, -0.45, f"{arriving:.2f}", fontsize=min(11, size), **style)
     ax.set(xlim=(-0.6, len(words) - 0.4), ylim=(-0.75, len(shares) + 0.12))
     ax.axis("off")
     return ax

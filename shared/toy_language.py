@@ -29,7 +29,6 @@ from shared import paths
 
 TOY_SENTENCE = "the cat sat on the mat"
 MAX_LENGTH = 32  # words in one sentence; the grammar itself never needs more than 18
-LONG = 40  # letters of an unknown word that the message repeats
 
 PAD, MASK, START, END = "<pad>", "<mask>", "<start>", "<end>"
 SPECIAL = (PAD, MASK, START, END)
@@ -197,13 +196,12 @@ def tokenize(text: str) -> list[str]:
     known = VOCABULARY[len(SPECIAL) :]
     for word in words:
         if word not in known:
-            shortened = word if len(word) < LONG else f"{word[:LONG]}…"
-            near = difflib.get_close_matches(shortened, known, n=3, cutoff=0.5)
+            near = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
             hint = "shared/toy_language.py lists them"
             if near:
                 hint = f"nearest known words: {', '.join(near)}"
             raise ValueError(
-                f'"{shortened}" is not among the {len(known)} words of the toy language; {hint}'
+                f'"{word}" is not among the {len(known)} words of the toy language; {hint}'
             )
     return words
 

@@ -133,10 +133,10 @@ def _check_rows(weights: Tensor, wanted: tuple[int, int]) -> None:
         raise ValueError(f"{rule}: are these weights, with keys along the last axis?")
 
 
-def hatch_cell(ax: Axes, x: float, y: float, width: float = 1, height: float = 1) -> None:
+def hatch_cell(ax: Axes, x: float, y: float) -> None:
     """Mark a cell as hidden or blocked: hatched light grey, in every picture."""
     style = {"facecolor": HIDDEN, "hatch": "////", "edgecolor": "white", "linewidth": 0.8}
-    ax.add_patch(Rectangle((x, y), width, height, **style))
+    ax.add_patch(Rectangle((x, y), 1, 1, **style))
 
 
 def frame_cell(ax: Axes, row: int, column: int, color: str, *, linewidth: float = 2.5) -> None:

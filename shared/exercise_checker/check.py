@@ -22,7 +22,6 @@ from shared.exercise_checker.exercise import Case, Exercise, Function, mistakes
 
 DONE, WRONG, NOT_WRITTEN = "done", "wrong", "not written yet"
 SHARES = ("weights", "probabilities", "rollout")  # results whose rows sum to 1, or to 0
-NEARLY = 0.001  # a sum that is off by less is told by how much, since four digits do not show it
 
 
 @dataclass(frozen=True)
@@ -70,13 +69,12 @@ def failed(error: BaseException, inputs: dict[str, Any]) -> Outcome:
         return Outcome(failure=NOT_WRITTEN, message=NOT_WRITTEN + needs)
     lines = [frame.lineno for frame in frames if frame.filename == frames[0].filename]
     kind = type(error).__name__
-    place = f" in line {lines[-1]}" if lines else ""
-    said = str(error)
-    message = textwrap.shorten(f"{kind}{place}: {said}", 200, placeholder=" ...")
-    if re.search(r"(dtype|scalar type).*(double|float)", said, re.I | re.S):
+    where = f" in line {lines[-1]}" if lines else ""
+    message = textwrap.shorten(f"{kind}{where}: {error}", 200, placeholder=" ...")
+    if re.search(r"(dtype|scalar type).*(double|float)", str(error), re.I | re.S):
         message += "; the inputs are float64: give new tensors the dtype of an input"
     absent = [name for name, a in inputs.items() if a is None]
-    if absent and "None" in said:
+    if absent and "None" in str(error):
         message += f"; in this call {' and '.join(absent)} is None"
     return Outcome(failure=kind, message=message)
 
@@ -110,24 +108,24 @@ def result_in_words(result: Any) -> str:
 def problem_of(exercise: Exercise, outcome: Outcome, case: Case) -> tuple[str, list[int]]:
     """Returns in words what is wrong with an outcome, or ""; and which results are, the last first.
 
-    The last one is told, because the output is made of the weights, and the weights come behind it.
+    The last one is said, because the output is made of the weights, and the weights come behind it.
     """
     if outcome.message:
         return outcome.message, [0]
     expected = call(exercise, exercise.solution, case).tensors
-    wrong, right, told = [], [], ""
+    wrong, right, words = [], [], ""
     for i, name in enumerate(exercise.names):
         secret = not case.arguments  # then the numbers are the task
         pair = (outcome.tensors[i], expected[i])
         text = difference_in_words(name, *pair, exercise.tolerance, secret=secret)
         if text:
             wrong.insert(0, i)
-            told = text
+            words = text
         else:
             right.append(name)
     if wrong and right:
-        told = f"{' and '.join(right)} right, {exercise.names[wrong[0]]} not: {told}"
-    return told, wrong
+        words = f"{' and '.join(right)} right, {exercise.names[wrong[0]]} not: {words}"
+    return words, wrong
 
 
 def difference_in_words(
@@ -137,8 +135,8 @@ def difference_in_words(
     if actual.shape != expected.shape:
         return f"{name} has shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
     is_mask = expected.dtype == torch.bool
-    if actual.is_complex() or (is_mask and actual.dtype != torch.bool):
-        return f"{name} must be {'bool' if is_mask else 'real'}: got {actual.dtype}"
+    if is_mask and actual.dtype != torch.bool:
+        return f"{name} must be bool: got {actual.dtype}"
     given, right = actual.double(), expected.double()
     distance = torch.where(given == right, 0.0, (given - right).abs())
     distance = distance.nan_to_num(math.inf, math.inf)
@@ -150,12 +148,14 @@ def difference_in_words(
         return sums
     worst = int(torch.where(wrong, distance, -1.0).argmax())
     # NumPy's, since torch's own takes a second to start.
-    place = ", ".join(str(i) for i in np.unravel_index(worst, actual.shape))
-    found, wanted = given.flatten()[worst], right.flatten()[worst]
-    text = f"{name}[{place}] is {found:.6g}" if place else f"{name} is {found:.6g}"
-    if found.isnan():
+    indices = ", ".join(str(i) for i in np.unravel_index(worst, actual.shape))
+    number = given.flatten()[worst]
+    text = f"{name}[{indices}] is {number:.6g}" if indices else f"{name} is {number:.6g}"
+    if number.isnan():
         return f"{text}, not a number: 0 / 0, inf - inf and 0 · inf make it"
-    return f"{text}, and that is not right" if secret else f"{text}, expected {wanted:.6g}"
+    if secret:
+        return f"{text}, and that is not right"
+    return f"{text}, expected {right.flatten()[worst]:.6g}"
 
 
 def sums_of_rows(name: str, actual: Tensor, expected: Tensor, tolerance: float) -> str:
@@ -166,10 +166,7 @@ def sums_of_rows(name: str, actual: Tensor, expected: Tensor, tolerance: float) 
         return ""
     row = tuple(off.nonzero()[0].tolist())
     which = f"row {', '.join(map(str, row))} of {name} sums" if row else f"the {name} sum"
-    off_by = (sums - right)[row].abs()
-    if off_by > NEARLY:
-        return f"{which} to {sums[row]:.4g}, expected {right[row]:.4g}"
-    return f"{which} to {right[row]:.4g} only nearly, off by {off_by:.0e}"
+    return f"{which} to {sums[row]:.6g}, expected {right[row]:.4g}"
 
 
 # ---- which mistake it is
@@ -207,7 +204,7 @@ def check(exercise: Exercise, function: Function) -> Report:
 def recognise(
     exercise: Exercise, cases: list[Case], outcomes: list[Outcome], wrong: list[int]
 ) -> str:
-    """Returns what is said of the mistake that gives what the reader's function gave, or "".
+    """Returns name and hint of the mistake that gives what the reader's function gave, or "".
 
     First one that gives all of its results, then one that gives a wrong one of them.
     """
@@ -216,13 +213,13 @@ def recognise(
     one_result = [slice(i, i + 1) for i in wrong]
     with warnings.catch_warnings(action="ignore"):  # about what the reader did not write
         tried = []
-        for said, function in mistakes(exercise):
-            tried.append((said, function, call(exercise, function, cases[-1])))
+        for name_and_hint, function in mistakes(exercise):
+            tried.append((name_and_hint, function, call(exercise, function, cases[-1])))
         for parts in (everything, *one_result):
-            for said, function, outcome in tried:
+            for name_and_hint, function, outcome in tried:
                 same = alike(last, outcome, parts, exercise.tolerance)
                 if same and shows_first(exercise, function, cases):
-                    return said
+                    return name_and_hint
     return ""
 
 

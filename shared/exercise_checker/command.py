@@ -20,8 +20,13 @@ import torch
 from shared import cli
 from shared.exercise_checker.check import DONE, NOT_WRITTEN, WRONG, Report, check
 from shared.exercise_checker.exercise import Exercise, Function
-from shared.exercise_checker.files import hand_out, readers_file, short, written_in
-from shared.exercise_checker.given import refuse_what_was_changed
+from shared.exercise_checker.files import (
+    hand_out,
+    readers_file,
+    refuse_what_was_changed,
+    short,
+    written_in,
+)
 from shared.exercise_checker.grade import grade
 from shared.exercise_checker.train import PRINTED_WIDTH, train_answer
 
@@ -112,8 +117,8 @@ def parser_for(description: str) -> argparse.ArgumentParser:
 def about(stubs: Path) -> list[tuple[str, str, int]]:
     """Returns of each exercise its section, how hard it is, and how many minutes it may take."""
     text = stubs.read_text(encoding="utf-8")
-    told = re.findall(r"^ +Lesson: (.+) · (\w+) · (\d+) min$", text, re.MULTILINE)
-    return [(section, level, int(minutes)) for section, level, minutes in told]
+    lines = re.findall(r"^ +Lesson: (.+) · (\w+) · (\d+) min$", text, re.MULTILINE)
+    return [(section, level, int(minutes)) for section, level, minutes in lines]
 
 
 def hint(number: str, exercise: Exercise, which: str, stubs: Path) -> str:
@@ -129,10 +134,10 @@ def hint(number: str, exercise: Exercise, which: str, stubs: Path) -> str:
 def report(chosen: dict[str, Exercise], functions: dict[str, Function], stubs: Path) -> bool:
     """Print a line for each exercise, and what comes next; returns whether something is left."""
     torch.set_num_threads(1)  # tiny tensors: more threads would only wait for each other
-    left, told = {}, about(stubs)
-    width = max(len(section) for section, *_ in told)
+    left, lessons = {}, about(stubs)
+    width = max(len(section) for section, *_ in lessons)
     for number, exercise in chosen.items():
-        section, level, minutes = told[int(number) - 1]
+        section, level, minutes = lessons[int(number) - 1]
         result = Report(NOT_WRITTEN, f"{NOT_WRITTEN}: your file has no {exercise.name}")
         if exercise.name in functions:
             result = check(exercise, functions[exercise.name])

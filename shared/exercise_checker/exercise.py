@@ -36,7 +36,7 @@ class Exercise:
     """What is asked for.
 
     returns: the names of what the function returns. cases: in the first, every mistake runs; later
-    ones are more special. told: the idea, the steps with their shapes, the whole as plain loops and
+    ones are more special. text: the idea, the steps with their shapes, the whole as plain loops and
     a table of mistakes, with blank lines between. tables: mistakes that several exercises share.
     tolerance: how far a number may be off, except where exactly 0 is right.
     """
@@ -44,7 +44,7 @@ class Exercise:
     solution: Function
     returns: str
     cases: Callable[[], list[Case]]
-    told: str
+    text: str
     tables: str = ""
     tolerance: float = 1e-5
 
@@ -63,13 +63,13 @@ class Exercise:
     @property
     def paragraphs(self) -> list[str]:
         """The three hints, from the idea to the whole, and the table of mistakes."""
-        return inspect.cleandoc(self.told).split("\n\n")
+        return inspect.cleandoc(self.text).split("\n\n")
 
 
 def exercise(
     returns: str, cases: Callable[[], list[Case]], tables: str = "", tolerance: float = 1e-5
 ) -> Any:
-    """Decorates a solution whose docstring holds what is told: it becomes the Exercise."""
+    """Decorates a solution whose docstring is the text: it becomes the Exercise."""
     return lambda solution: Exercise(solution, returns, cases, solution.__doc__, tables, tolerance)
 
 
@@ -80,27 +80,27 @@ def draw(*shapes: tuple[int, ...], seed: int = 0) -> list[Tensor]:
 
 
 def ways_in(table: str) -> list[tuple[str, Edits]]:
-    """Returns what a table of mistakes says, once for each way to make a mistake, and that way.
+    """Returns of a table of mistakes each way to make one, behind the mistake's name and hint.
 
-    What is said stands at the margin and edits are indented. Either may go on in the next line.
+    Names and hints stand at the margin and edits are indented. Either may go on in the next line.
     """
-    said, found = "", []
-    says = False  # whether the line before said something
+    name_and_hint, ways = "", []
+    goes_on = False  # whether the line before was at the margin, too
     for line in textwrap.dedent(table).splitlines():
         text = line.strip()
         old, arrow, new = text.partition(" =>")
         if text and not line.startswith(" "):
-            said = f"{said} {text}" if says else text
+            name_and_hint = f"{name_and_hint} {text}" if goes_on else text
         elif arrow and old.startswith("and "):
-            found[-1][1].append((old.removeprefix("and "), new.strip()))
+            ways[-1][1].append((old.removeprefix("and "), new.strip()))
         elif arrow:
-            found.append((said, [(old, new.strip())]))
+            ways.append((name_and_hint, [(old, new.strip())]))
         elif text:
-            edits = found[-1][1]
+            edits = ways[-1][1]
             old, new = edits.pop()
             edits.append((old, f"{new} {text}".strip()))
-        says = bool(text) and not line.startswith(" ")
-    return found
+        goes_on = bool(text) and not line.startswith(" ")
+    return ways
 
 
 @cache
@@ -144,10 +144,10 @@ def edited(solution: Function, way: Edits) -> Function:
 
 @cache
 def mistakes(exercise: Exercise) -> list[tuple[str, Function]]:
-    """Returns what is said of every mistake, with every function that makes it."""
+    """Returns name and hint of every mistake, with every function that makes it."""
     ways = ways_in("\n".join(exercise.paragraphs[3:])) + ways_in(exercise.tables)
-    found = [(said, edited(exercise.solution, way)) for said, way in ways]
+    functions = [(name_and_hint, edited(exercise.solution, way)) for name_and_hint, way in ways]
     if len(exercise.names) > 1:
-        said = f"returned in the wrong order: the task says: return {exercise.returns}"
-        found.append((said, lambda *inputs: exercise.solution(*inputs)[::-1]))
-    return found
+        hint = f"returned in the wrong order: the task says: return {exercise.returns}"
+        functions.append((hint, lambda *inputs: exercise.solution(*inputs)[::-1]))
+    return functions

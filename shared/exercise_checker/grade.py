@@ -21,8 +21,7 @@ import torch
 
 from shared.exercise_checker.check import DONE, NOT_WRITTEN, WRONG, Report, check
 from shared.exercise_checker.exercise import OURS, Exercise, mistakes
-from shared.exercise_checker.files import written_in
-from shared.exercise_checker.given import refuse_what_was_changed
+from shared.exercise_checker.files import refuse_what_was_changed, written_in
 
 PATIENCE = 30.0  # seconds for a file, which takes a few, even in plain loops
 MOST_LETTERS = 120  # letters of what is said of one exercise
@@ -30,19 +29,19 @@ LOOPS = Report(WRONG, f"no answer within {PATIENCE:.0f} s: does it loop for ever
 ENDED = Report(WRONG, "no answer: it ended Python, as os._exit does")
 
 
-def handed_in(place: Path) -> dict[str, Path]:
+def handed_in(path: Path) -> dict[str, Path]:
     """Returns a file, or all Python files of a folder and its folders, by the names to be shown.
 
     Raises ValueError if there is none.
     """
-    if place.is_file():
-        return {place.name: place}
-    if not place.is_dir():
-        raise ValueError(f"nothing to grade: there is no file or folder {place}")
-    found = {file.relative_to(place).as_posix(): file for file in sorted(place.rglob("*.py"))}
-    if not found:
-        raise ValueError(f"nothing to grade: no file in {place} ends in .py")
-    return found
+    if path.is_file():
+        return {path.name: path}
+    if not path.is_dir():
+        raise ValueError(f"nothing to grade: there is no file or folder {path}")
+    files = {file.relative_to(path).as_posix(): file for file in sorted(path.rglob("*.py"))}
+    if not files:
+        raise ValueError(f"nothing to grade: no file in {path} ends in .py")
+    return files
 
 
 def taken_from_the_course(file: Path) -> list[str]:
@@ -79,30 +78,30 @@ def graded(file: Path, exercises: Sequence[Exercise]) -> tuple[str, list[Report]
 
     Where one exercise does not come to its end, the next is asked in a new process.
     """
-    found: list[Report] = []
-    while len(found) < len(exercises):
-        of_file, *reports = reports_of(file, exercises[len(found) :])
+    reports: list[Report] = []
+    while len(reports) < len(exercises):
+        of_file, *more = reports_of(file, exercises[len(reports) :])
         if of_file.text:
             return of_file.text, []
-        found += reports
-    return "", found
+        reports += more
+    return "", reports
 
 
 def short_verdict(exercise: Exercise, report: Report) -> str:
     """Returns the name of a mistake alone, or what else is said, in one line."""
-    for said, _ in mistakes(exercise):
-        if report.text == said:
-            return said.partition(": ")[0]
+    for name_and_hint, _ in mistakes(exercise):
+        if report.text == name_and_hint:
+            return name_and_hint.partition(": ")[0]
     return textwrap.shorten(report.text, MOST_LETTERS, placeholder=" ...")
 
 
-def grade(place: Path, chosen: Mapping[str, Exercise], marks: Mapping[str, str]) -> None:
+def grade(path: Path, chosen: Mapping[str, Exercise], marks: Mapping[str, str]) -> None:
     """Print a line for each file and exercise, then how many did each, and what went wrong most.
 
     chosen: the exercises, by their numbers. marks: how the table shows what became of one. Raises
     ValueError if there is nothing to grade.
     """
-    files = handed_in(place)
+    files = handed_in(path)
     torch.set_num_threads(1)  # tiny tensors: more threads would only wait for each other
     done, wrong = Counter(), {number: Counter() for number in chosen}
     width = max(map(len, files))
@@ -111,19 +110,20 @@ def grade(place: Path, chosen: Mapping[str, Exercise], marks: Mapping[str, str])
         if complaint:
             print(f"{name:{width}}  {marks[WRONG]} {complaint}", flush=True)
         for (number, exercise), report in zip(chosen.items(), reports, strict=not complaint):
-            said = short_verdict(exercise, report)
-            line = f"{name:{width}}  {marks[report.status]} {f'{number} {exercise.name}':26} {said}"
+            verdict = short_verdict(exercise, report)
+            task = f"{marks[report.status]} {f'{number} {exercise.name}':26}"
+            line = f"{name:{width}}  {task} {verdict}"
             print(line, flush=True)
             done[number] += report.status == DONE
-            wrong[number][said] += report.status == WRONG
+            wrong[number][verdict] += report.status == WRONG
         modules = taken_from_the_course(file)
         if modules:
             print(f"{name:{width}}  ! imports {', '.join(modules)}", flush=True)
     print(f"\nexercise{'':20} done of {len(files)}  most often wrong")
     for number, exercise in chosen.items():
         line = f"{f'{number} {exercise.name}':28} {done[number]:<{8 + len(str(len(files)))}}"
-        for said, times in (+wrong[number]).most_common(1):
-            line += f" {said} ({times})"
+        for verdict, times in (+wrong[number]).most_common(1):
+            line += f" {verdict} ({times})"
         print(line.rstrip())
 
 

@@ -141,7 +141,7 @@ class Loss(NamedTuple):
 
 @torch.no_grad()
 def held_out_losses(trained: Trained) -> dict[str, Loss]:
-    """Returns what was asked -> the loss. In writing, the last is asked word by word."""
+    """Returns how words were hidden -> the loss. In writing, the last is word by word."""
     _, held_out = corpus()
     model = trained.model
     if trained.recipe.objective == NEXT:
@@ -150,17 +150,17 @@ def held_out_losses(trained: Trained) -> dict[str, Loss]:
             "all words at once": Loss(held_out_loss(trained), grammar),
             "word by word": Loss(word_by_word_loss(model, held_out), grammar),
         }
-    asked = best_reader.questions(held_out[:SENTENCES_ASKED])
-    longest = max(tokens.size(1) for tokens, *_ in asked)
+    gaps = best_reader.questions(held_out[:SENTENCES_ASKED])
+    longest = max(tokens.size(1) for tokens, *_ in gaps)
 
     def logits(tokens: Tensor) -> Tensor:
         length = tokens.size(1)
         padded = F.pad(tokens, (0, longest - length), value=PAD_ID)  # as in any batch
-        found, _ = model(padded, mask=(padded != PAD_ID)[:, None, None])
-        return found[:, :length]
+        padded_logits, _ = model(padded, mask=(padded != PAD_ID)[:, None, None])
+        return padded_logits[:, :length]
 
-    grammar = best_reader.floor(asked)
-    excess = best_reader.excess_loss(logits, asked)
+    grammar = best_reader.floor(gaps)
+    excess = best_reader.excess_loss(logits, gaps)
     return {"a hidden word": Loss(grammar + excess, grammar)}
 
 
@@ -170,8 +170,8 @@ def roles_of_heads(trained: Trained, make: MakeAttention) -> list[str]:
     lines = []
     for head, name in enumerate(roles.names_of(halves)[0]):
         rule = roles.nearest_rule(halves, 0, head)
-        found = f"{rule.name} {rule.share:.2f}"
-        lines.append(found if name == rule.name else f"no role: {found} of {rule.needed:.2f}")
+        share = f"{rule.name} {rule.share:.2f}"
+        lines.append(share if name == rule.name else f"no role: {share} of {rule.needed:.2f}")
     return lines
 
 
@@ -192,9 +192,9 @@ def print_beside(yours: Trained, course: Trained, make_right: MakeAttention) -> 
         f"\n{'nats per word':20}{'yours':>10}{'the course':>14}{'grammar':>14}{'blind guess':>14}"
     )
     others = held_out_losses(course)
-    for asked, loss in held_out_losses(yours).items():
-        other = others[asked].model
-        print(f"{asked:20}{loss.model:10.2f}{other:14.2f}{loss.grammar:14.2f}{guess:14.2f}")
+    for way, loss in held_out_losses(yours).items():
+        other = others[way].model
+        print(f"{way:20}{loss.model:10.2f}{other:14.2f}{loss.grammar:14.2f}{guess:14.2f}")
     print(HOW_TO_READ)
     own_roles = roles_of_heads(yours, make_right)
     for head, role in enumerate(roles_of_heads(course, make_right)):
@@ -232,7 +232,7 @@ def train_answer(
     except OSError:
         raise  # of a disk or a screen
     except Exception as error:
-        said = f"{described(error, function)}. The checker: {verdict.text}"
-        raise ValueError(f"{name} cannot be trained: {said}") from None
+        why = f"{described(error, function)}. The checker: {verdict.text}"
+        raise ValueError(f"{name} cannot be trained: {why}") from None
     print(f"\n{textwrap.fill(f'The checker: {verdict.text}', PRINTED_WIDTH)}")
     return verdict.status == DONE
