@@ -4,10 +4,14 @@ Another seed or another processor trains other models, so rules choose the sente
 
     landings            where the page opens: a hidden word that needs a head with a name,
     teaching_first      and that the model learned to guess
-    hidden_verb         a verb that loses much without the head that hidden verbs need most
+    hidden_verb         a verb that loses much without the head that hidden verbs need most,
+    ablation_costs      and what each head costs
     pretty_line         a hidden word whose thickest line does not go to the word that it needs
     one_word_changed    a short sentence, and another word for each of its words
 """
+
+import itertools
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -32,15 +36,16 @@ from shared.attention_utils import causal_mask, padding_mask
 from shared.grammar.best_reader import KIND
 from shared.grammar.scores import DIRECTIONS, relation_name
 from shared.toy_language import MASK_ID, SPECIAL, START_ID, VERBS, Sentence, encode
+from shared.toy_model import ToyTransformer
 from shared.training.objectives import corpus, to_batch
 from shared.training.recipes import Trained
 
 LONGEST = 10  # words, so that a sentence fits a phone
 SHORT = 7  # words: with <start> each of four heads cut wrongly holds two of them
-APART = 3  # places from a hidden word to the word that its head looks at, so never a neighbour
+APART = 3  # positions from a hidden word to the one its head looks at, so never a neighbour
 LEAST = 0.2  # nats that a head is worth
 SHOWN_GUESSES = 5  # of a model, below the sentence
-TIES = ("verb-subject", "verb-place")  # the second is tried only if no head has the first
+OPENING_RELATIONS = ("verb-subject", "verb-place")  # the second only if no head has the first
 
 
 def short_sentences(longest: int = LONGEST) -> list[Sentence]:
@@ -48,10 +53,9 @@ def short_sentences(longest: int = LONGEST) -> list[Sentence]:
     return [sentence for sentence in corpus()[1] if len(sentence.words) <= longest]
 
 
-def verb_place(sentence: Sentence) -> int:
-    """Returns the position of the verb."""
-    ((verb, _),) = sentence.relations["verb-subject"]
-    return verb
+def verb_position(words: Sequence[str]) -> int:
+    """Returns where the verb of a sentence stands. There is one."""
+    return next(position for position, word in enumerate(words) if word in VERBS)
 
 
 @torch.no_grad()
@@ -92,15 +96,15 @@ def seen_through(
             hidden.append(query)
             relatives.append(key)
     _, layers = hidden_losses(trained, sentences, hidden)
-    asked = with_hidden_words(trained, sentences, hidden)
-    costs = asked.losses_without(frozenset([(layer, head)])) - asked.losses_without(frozenset())
+    sampled = with_hidden_words(trained, sentences, hidden)
+    costs = sampled.losses_without(frozenset([(layer, head)])) - sampled.losses_without(frozenset())
     views = []
     for n, query in enumerate(hidden):
-        looks_at = layers[layer][n, head, query].argmax()
-        if looks_at == relatives[n] and costs[n] >= LEAST:
+        most_attended = layers[layer][n, head, query].argmax()
+        if most_attended == relatives[n] and costs[n] >= LEAST:
             cost = round(costs[n].item(), 4)
             view = {"hidden": query, "layer": layer, "head": head, "cost": cost}
-            views.append(vars(sentences[n]) | view)
+            views.append({"words": sentences[n].words} | view)
     return views
 
 
@@ -109,20 +113,20 @@ def landings(trained: Trained, heads: list[list[dict]]) -> list[dict]:
 
     heads: [layer][head], see models.heads_of. If none ties the verb to a noun there are no views.
     """
+    every_head = list(itertools.product(range(len(heads)), range(len(heads[0]))))
     views = []
-    for relation in TIES:
+    for relation in OPENING_RELATIONS:
         for direction in DIRECTIONS:
-            wanted = relation_name(relation, direction)
-            for layer, row in enumerate(heads):
-                for head, said in enumerate(row):
-                    if said["role"] == wanted:
-                        views += seen_through(trained, layer, head, relation, direction)
+            role = relation_name(relation, direction)
+            for layer, head in every_head:
+                if heads[layer][head]["role"] == role:
+                    views += seen_through(trained, layer, head, relation, direction)
         if views:
             break
     costliest = {}
     for view in sorted(views, key=lambda view: view["cost"]):
-        ((verb, _),) = view["relations"]["verb-subject"]
-        costliest[view["words"][verb]] = view
+        verb = view["words"][verb_position(view["words"])]
+        costliest[verb] = view
     return sorted(costliest.values(), key=lambda view: -view["cost"])
 
 
@@ -138,9 +142,10 @@ def words_before(trained: Trained, view: dict) -> int:
     return int((guesses[len(SPECIAL) :] > guesses[truth]).sum())
 
 
-def tells_of_people(view: dict) -> bool:
+def tells_of_people(words: Sequence[str]) -> bool:
     """Returns whether the sentence says what a person does: a reader can reason out who works."""
-    return any(word in VERBS and VERBS[word][0] == "person" for word in view["words"])
+    subject_kind, *_ = VERBS[words[verb_position(words)]]
+    return subject_kind == "person"
 
 
 def teaching_first(views: list[dict], untrained: Trained, trained: Trained) -> list[dict]:
@@ -153,7 +158,7 @@ def teaching_first(views: list[dict], untrained: Trained, trained: Trained) -> l
     for view in views:
         is_unknown = words_before(untrained, view) >= SHOWN_GUESSES
         is_learned = is_unknown and words_before(trained, view) == 0
-        if is_learned and tells_of_people(view):
+        if is_learned and tells_of_people(view["words"]):
             of_people.append(view)
         elif is_learned:
             learned.append(view)
@@ -172,31 +177,36 @@ def has_rival(verb: str) -> bool:
 
 
 def hidden_verb(trained: Trained) -> dict:
-    """Returns a sentence whose verb loses most without the head that hidden verbs need most.
-
-    heads: what each head costs if it is removed, in nats a hidden word, with its 95 % interval.
-    """
+    """Returns a sentence whose verb loses most without the head that hidden verbs need most."""
     sentences, verbs = [], []
     for sentence in short_sentences():
-        verb = verb_place(sentence)
+        verb = verb_position(sentence.words)
         if has_rival(sentence.words[verb]):
             sentences.append(sentence)
             verbs.append(verb)
-    of_verbs = removal_importance(with_hidden_words(trained, sentences, verbs)).flatten(0, 1)
-    needed = int(of_verbs.mean(dim=-1).argmax())  # (L * H, N) -> (L * H,)
-    hardest = int(of_verbs[needed].argmax())
-    all_words = language_model(trained)
-    heads = []
-    of_heads = removal_importance(all_words).flatten(0, 1)  # (L, H, N) -> (L * H, N)
-    for head, costs in zip(all_words.heads, of_heads, strict=True):
-        interval = [round(end.item(), 4) for end in over_examples(costs)]
-        heads.append({"head": head, "cost": round(costs.mean().item(), 4), "interval": interval})
+    sampled = with_hidden_words(trained, sentences, verbs)
+    costs = removal_importance(sampled).flatten(0, 1)  # (L, H, N) -> (L * H, N)
+    needed = int(costs.mean(dim=-1).argmax())
+    hardest = int(costs[needed].argmax())
     return {
         "words": sentences[hardest].words,
         "hidden": verbs[hardest],
-        "needed": all_words.heads[needed],
-        "heads": heads,
+        "needed": sampled.heads[needed],
     }
+
+
+def ablation_costs(trained: Trained) -> list[dict]:
+    """Returns what each head costs if it is removed, in nats a hidden word, and its 95 % interval.
+
+    Its mean is over all hidden words of the held-out sentences.
+    """
+    sampled = language_model(trained)
+    costs = removal_importance(sampled).flatten(0, 1)  # (L, H, N) -> (L * H, N)
+    heads = []
+    for head, of_head in zip(sampled.heads, costs, strict=True):
+        interval = [round(end.item(), 4) for end in over_examples(of_head)]
+        heads.append({"head": head, "cost": round(of_head.mean().item(), 4), "interval": interval})
+    return heads
 
 
 @torch.no_grad()
@@ -209,7 +219,7 @@ def line_misses(trained: Trained, case: HiddenWord) -> float:
     _, layers = trained.model(torch.tensor([case.tokens()]))
     lines = layers[-1][0, :, case.hidden].mean(dim=0)  # (1, H, T, T) -> (T,)
     costs = leave_one_out(trained.model, case)
-    thickest = max(case.others, key=lambda place: lines[place])
+    thickest = max(case.others, key=lambda position: lines[position])
     return (costs.max() - costs[thickest]).item()
 
 
@@ -228,24 +238,23 @@ def pretty_line(trained: Trained) -> dict:
     return {"words": case.words, "hidden": case.hidden}
 
 
-def exchangeable(word: str) -> list[str]:
-    """Returns the words of the same part of speech, for a noun those of the same number."""
-    same_part = [other for other in KIND if KIND[other] == KIND[word]]
-    return [other for other in same_part if (other in NOUNS) == (word in NOUNS)]
-
-
 @torch.no_grad()
-def one_word_changed(causal: Trained) -> dict:
+def one_word_changed(causal: ToyTransformer) -> dict:
     """Returns a sentence, and for each word that which moves all guesses most if it stands there.
 
-    How far a guess moves is its total variation.
+    Tried are words of the same part of speech, for a noun of the same number. How far a guess moves
+    is its total variation.
     """
     words = next(each.words for each in short_sentences() if len(each.words) == SHORT)
     others = []
-    for place, word in enumerate(words):
-        tries = exchangeable(word)
-        rows = [[START_ID, *encode((*words[:place], new, *words[place + 1 :]))] for new in tries]
-        logits, _ = causal.model(torch.tensor(rows), mask=causal_mask(len(words) + 1))
+    for position, word in enumerate(words):
+        same_part = [other for other in KIND if KIND[other] == KIND[word]]
+        tries = [other for other in same_part if (other in NOUNS) == (word in NOUNS)]
+        rows = []
+        for other in tries:
+            changed = (*words[:position], other, *words[position + 1 :])
+            rows.append([START_ID, *encode(changed)])
+        logits, _ = causal(torch.tensor(rows), mask=causal_mask(len(words) + 1))
         guesses = logits.softmax(dim=-1)
         moves = (guesses - guesses[tries.index(word)]).abs().sum(dim=(1, 2))  # (N, T, V) -> (N,)
         others.append(tries[int(moves.argmax())])

@@ -46,13 +46,8 @@ SHOWN_STEPS = (0, 100, 150, 180, 200, 220, 250, 300, 340, 400, 600, 800)
 # ---- numbers as text
 
 
-def as_text(data: bytes) -> str:
-    """Returns five characters for four bytes (base 85); none needs an escape in a page's JSON."""
-    return base64.b85encode(data).decode().replace("<", ",")
-
-
 def rounded(parameter: Tensor, kind: str) -> list[Tensor]:
-    """Returns what is kept of a parameter: tensors (rows, ...) whose product is nearly it.
+    """Returns what the page has of a parameter: tensors (rows, ...) whose product is nearly it.
 
     With float16 there is one; with int8 a float16 scale for each row, (rows, 1), and the numbers,
     (rows, columns). A parameter of one dimension is one row.
@@ -66,15 +61,15 @@ def rounded(parameter: Tensor, kind: str) -> list[Tensor]:
 
 
 def pack(state: dict[str, Tensor], kind: str) -> dict[str, str]:
-    """Returns all numbers as a text, one parameter after the other, little endian.
+    """Returns all numbers as a text, one parameter after the other, little endian, in base 64.
 
     With int8 the scales of all parameters come first.
     """
-    kept = [rounded(parameter, kind) for parameter in state.values()]
+    factors = [rounded(parameter, kind) for parameter in state.values()]
     data = b""
-    for of_all_parameters in zip(*kept, strict=True):
+    for of_all_parameters in zip(*factors, strict=True):
         data += b"".join(factor.numpy().tobytes() for factor in of_all_parameters)
-    return {"kind": kind, "numbers": as_text(data)}
+    return {"kind": kind, "numbers": base64.b64encode(data).decode()}
 
 
 @torch.no_grad()
@@ -87,15 +82,15 @@ def as_packed(trained: Trained, kind: str) -> Trained:
     return replace(trained, model=model)
 
 
-def layout(state: dict[str, Tensor]) -> dict[str, dict]:
+def layout(state: dict[str, Tensor]) -> dict[str, list[int]]:
     """Returns the shape of each parameter, in the order of their numbers."""
-    return {name: {"shape": list(parameter.shape)} for name, parameter in state.items()}
+    return {name: list(parameter.shape) for name, parameter in state.items()}
 
 
 # ---- the model of phase 2
 
 
-def said_of_head(half: roles.Half, layer: int, head: int, name: str) -> dict:
+def name_and_shares(half: roles.Half, layer: int, head: int, name: str) -> dict:
     """Returns the role of a head, and shares of the half of the sentences that scores.
 
     own: how often the head follows its rule. others: for a relation, how often the words without it
@@ -118,7 +113,7 @@ def heads_of(trained: Trained) -> list[list[dict]]:
     for layer, names in enumerate(roles.names_of(halves)):
         heads.append([])
         for head, name in enumerate(names):
-            heads[layer].append(said_of_head(halves.scoring, layer, head, name))
+            heads[layer].append(name_and_shares(halves.scoring, layer, head, name))
     return heads
 
 
@@ -146,9 +141,9 @@ def two_trainings(own: Trained, again: Trained) -> list[dict]:
 # ---- the small models of the wagers
 
 
-def next_word_model(recipe: Recipe, options: argparse.Namespace) -> Trained:
-    """Returns the small model of next words, as the page has it."""
-    return as_packed(trained_model(recipe, MultiHeadAttention, options), "float16")
+def next_words(recipe: Recipe, options: argparse.Namespace) -> ToyTransformer:
+    """Returns a small model of next words, with the numbers that the page has of it."""
+    return as_packed(trained_model(recipe, MultiHeadAttention, options), "float16").model
 
 
 def train_pairs(options: argparse.Namespace) -> tuple[dict[str, nn.Module], Tensor]:
@@ -163,8 +158,8 @@ def train_pairs(options: argparse.Namespace) -> tuple[dict[str, nn.Module], Tens
     pairs = {
         "divided": divided,
         "undivided": undivided,
-        "masked": next_word_model(MASKED, options).model,
-        "unmasked": next_word_model(UNMASKED, options).model,
+        "masked": next_words(MASKED, options),
+        "unmasked": next_words(UNMASKED, options),
         "placed": train_mover("sinusoidal", whole, REVERSE, seed, steps),
         "unplaced": train_mover("none", whole, REVERSE, seed, steps),
     }

@@ -1,12 +1,12 @@
 """What would you bet on, and what does the record say?
 
-Six wagers of the explorer; their texts lie in page/texts.json. Each has a question about one number
-of the record, data/evidence.csv, and answers that each stand for a band of it. The right answer is
-not written down: it is the one whose band holds the values of all ten recorded trainings. Where no
-single band does, there is no question, and the page is not written. The interval of these values is
-drawn beside the answer: of that number, or of the one that "decides". The last wager has no number:
-of three ways to run one model the right one has no bug. What a wager "says" the page fills in while
-it runs, so its names stand in two braces.
+Six wagers of the live page; their texts lie in page/texts.json. Each has a question about one
+number of the record, data/evidence.csv, and answers that each stand for a band of it. The right
+answer is not written down: it is the one whose band holds the values of all ten recorded trainings.
+Where no single band does, there is no question, and the page is not written. The interval of these
+values is drawn beside the answer: of that number, or of the one that "decides". The last wager has
+no number: of three ways to run one model the right one has no bug. What a wager "says" the page
+fills in while it runs, so its names stand in two braces.
 """
 
 import argparse
@@ -127,14 +127,14 @@ def data(both_sides: Trained, options: argparse.Namespace) -> dict:
     )
     letters = SymbolMover.test_strings(SymbolMover.LENGTH, NUM_EXAMPLES)
     written = examples.short_sentences(examples.SHORT)[:NUM_WRITTEN]
-    causal = models.next_word_model(models.MASKED, options)
     examples_of = {
-        "knockout": examples.hidden_verb(both_sides),
+        "knockout": examples.hidden_verb(both_sides)
+        | {"heads": examples.ablation_costs(both_sides)},
         "future": {"sentences": [sentence.words for sentence in written]},
         "backwards": {"rows": letters.tolist()},
         "undivided": {"rows": symbols.tolist(), "table": table.tolist()},
         "line": examples.pretty_line(both_sides),
-        "bugs": examples.one_word_changed(causal),
+        "bugs": examples.one_word_changed(small["masked"]),
     }
     return {
         "list": [wager | {"example": examples_of[wager["name"]]} for wager in wagers()],

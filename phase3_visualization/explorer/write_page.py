@@ -10,7 +10,6 @@ reading beside it. Writes explorer.html to visualizations/.
 import argparse
 import itertools
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import jinja2
@@ -42,11 +41,7 @@ def page_data(both_sides: Trained, again: Trained, options: argparse.Namespace) 
     heads = runs[0]["stops"][-1]["heads"]
     untrained = models.as_packed(both_sides.at_stage(0), "int8")
     views = examples.landings(shown, heads)
-    sizes = {
-        "num_words": len(VOCABULARY),
-        "max_length": len(both_sides.model.positions),
-        "label": f"{both_sides.label}, seed {both_sides.recipe.seed}",
-    }
+    recipe = both_sides.recipe
     return json.loads(page_file("texts.json")) | {
         "vocabulary": list(VOCABULARY),
         "special": {word.strip("<>"): token for token, word in enumerate(SPECIAL)},
@@ -56,7 +51,12 @@ def page_data(both_sides: Trained, again: Trained, options: argparse.Namespace) 
         "rule": wagers.lesson_link("phase3_visualization/README.md#2-a-name-by-rule"),
         "weight_map": {"light": ramp(WEIGHT_MAP), "dark": ramp(DARK_WEIGHT_MAP)},
         "role_colors": role_colors(),
-        "model": asdict(both_sides.recipe) | sizes,
+        "model": {
+            "d_model": recipe.d_model,
+            "num_heads": recipe.num_heads,
+            "num_layers": recipe.num_layers,
+            "max_length": len(both_sides.model.positions),
+        },
         "landings": examples.teaching_first(views, untrained, shown),
         "layout": models.layout(both_sides.model.state_dict()),
         "runs": runs,
@@ -122,7 +122,7 @@ def main(argv: list[str] | None = None) -> str:
     with paths.whole_file(path) as unfinished:
         unfinished.write_text(render(data), encoding="utf-8")
     size = f"{path.stat().st_size / 1e6:.2f} MB"
-    print(f"explorer: {paths.shown(path)}, {size}  (open it in a browser)")
+    print(f"live page: {paths.shown(path)}, {size}  (open it in a browser)")
     stops = len(data["runs"][0]["stops"])
     return f"a model at {stops} stops of its training in one file of {size}, without a network"
 

@@ -10,11 +10,11 @@ const Network = (() => {
   const { zeros, transposed, multiply } = Matmul;
   const { row, plus, linear, layer_norm } = Pieces;
 
-  /* A model of the page's data. record.parameters: name -> {shape}, as in PyTorch's state_dict; without numbers all
+  /* A model of the page's data. record.parameters: name -> shape, as in PyTorch's state_dict; without numbers all
      are 0. */
   function load(record) {
     const parameters = {};
-    for (const [name, { shape }] of Object.entries(record.parameters)) {
+    for (const [name, shape] of Object.entries(record.parameters)) {
       const [rows, cols] = shape.length > 1 ? shape : [1, ...shape];
       parameters[name] = zeros(rows, cols);
     }
