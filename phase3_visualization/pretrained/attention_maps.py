@@ -213,12 +213,11 @@ def draw_heads(
     tokens: Sequence[str],
     *,
     heads: Heads | None = None,
-    model: str = "",
 ) -> Figure:
     """Draw a map of each head, a row for each layer, or of the heads that are chosen.
 
-    weights: see the top of this file. heads: (layer, head) of each. model: its name, for the note.
-    Raises ValueError for weights that cannot be drawn.
+    weights: see the top of this file. heads: (layer, head) of each. Raises ValueError for weights
+    that cannot be drawn.
     """
     layers = as_layers(weights, tokens)
     named = name_heads(layers, tokens)
@@ -244,7 +243,8 @@ def draw_heads(
         ax.set_title(title, fontsize=9, color=readable(COLORS.get(name, PURPLE)))
     weight_colorbar(fig, axes, shrink=min(1, 4 / size[1]), aspect=20)
     mean = named.entropy.mean()
-    note = f"{model} · normalised entropy of all heads {mean:.2f} on average\nqueries down, keys "
-    note += "across" if seen.all() else "across, hatched where no head of the layer looks"
-    headline(fig, named.finding, note.removeprefix(" · "))
+    note = f"normalised entropy of all heads {mean:.2f} on average\nqueries down, keys across"
+    if not seen.all():
+        note += ", hatched where no head of the layer looks"
+    headline(fig, named.finding, note)
     return fig

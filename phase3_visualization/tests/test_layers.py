@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase3_visualization import attention_flow
 from phase3_visualization.layers import faithfulness, not_an_explanation, readers
 from phase3_visualization.layers.rollout import (
     apart,
@@ -21,9 +20,8 @@ from shared.attention_utils import attention_rollout
 from shared.grammar.best_reader import hidden_word_distribution, sentence_log_probability
 from shared.grammar.scores import with_relations
 from shared.tests.helpers import near
-from shared.toy_language import INDEX, TOY_SENTENCE, VOCABULARY, encode, tokenize
+from shared.toy_language import INDEX, VOCABULARY, encode
 from shared.toy_model import ToyTransformer, patched
-from shared.training.recipes import Recipe, Trained
 
 SENTENCE = with_relations(("these", "cats", "sat", "on", "the", "mat"))
 CATS = readers.make_case(SENTENCE, 1)  # "cats" is hidden; "these" and "sat" matter
@@ -172,14 +170,6 @@ def test_shares_of_what_is_added_are_what_the_definition_says(model):
 # ---- rollout, drawn
 
 
-def test_shares_on_paths_by_hand():
-    lower = doubles([1, 0, 0], [0.25, 0.75, 0], [0, 0.5, 0.5])
-    upper = doubles([1, 0, 0], [0, 1, 0], [0.2, 0.4, 0.4])
-    below, above = shares_on_paths([lower, upper], query=2)
-    near(above, doubles([0, 0, 0], [0, 0, 0], [0.2, 0.4, 0.4]))
-    near(below, doubles([0.2, 0, 0], [0.1, 0.3, 0], [0, 0.2, 0.2]))
-
-
 def test_shares_on_paths_arrive_where_rollout_says():
     layers = random_attention(3, 2, 5, seed=1)
     shares = shares_on_paths([attention_rollout([layer]) for layer in layers], query=3)
@@ -203,18 +193,3 @@ def test_six_layers_of_four_random_heads_leave_what_the_page_says(length):
     for seed in range(20):
         bare, with_half = apart_with_depth(random_attention(6, 4, length, seed))
         assert bare < 1e-3 and 0.02 < with_half < 0.07, seed
-
-
-def test_the_picture_of_rollout_draws_every_path_of_the_hidden_word(monkeypatch):
-    """The verb, word 2, looks at "on" in layer 1; in layer 0 both look at "cat", so most comes from
-    there.
-    """
-    layers = torch.eye(6).repeat(2, 3, 1, 1)
-    layers[1, :, 2] = torch.eye(6)[3]
-    layers[0, :, 2] = layers[0, :, 3] = torch.eye(6)[1]
-    monkeypatch.setattr(attention_flow, "weights_on_sentence", lambda *_: layers)
-    trained = Trained(None, Recipe("made by hand", "masked word", 3, 2, 0, d_model=15))
-    fig, caption = attention_flow.draw_rollout(trained, tokenize(TOY_SENTENCE))
-    assert caption.startswith('The last layer looks most at "on"; by rollout most comes from "cat"')
-    bold = [text.get_text() for text in fig.axes[2].texts if text.get_weight() == "bold"]
-    assert bold == ["cat", "0.50"]

@@ -193,19 +193,6 @@ def test_our_function_is_called_once_a_layer_and_theirs_is_back():
     assert (other.states - expected.states).abs().max() > 0.1, "other parameters are noticed"
 
 
-def test_differences_are_the_largest_of_all_real_tokens_by_their_size():
-    """One weight is off by 0.25; a token of size 1000 by 5, and one of size 2 by 0.1."""
-    real = torch.tensor([[True, True, False]])
-    states = torch.tensor([2.0, 1000.0, 1.0])[:, None].expand(2, 1, 3, 2)
-    weights = torch.zeros(1, 1, 1, 3, 3)
-    our_weights, our_states = weights.clone(), states.clone()
-    our_weights[0, 0, 0, 1:, 0] = torch.tensor([-0.25, 9.0])
-    our_states[1, 0, :, 0] += torch.tensor([0.1, 5.0, 7.0])
-    ours = parity.Computed(our_weights, our_states)
-    found = parity.differences(ours, parity.Computed(weights, states), real)
-    near(found, (0.25, 0.05), share=1e-6)
-
-
 @pytest.mark.parametrize("wrong", [{"weights": math.nan}, {"states": 0.5}, {"another mask": 0.0}])
 def test_parity_counts_the_models_that_agree(monkeypatch, tmp_path, wrong):
     pytest.importorskip("transformers", reason=PRETRAINED_EXTRA)

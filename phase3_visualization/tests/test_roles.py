@@ -11,7 +11,7 @@ import torch
 from phase2_multi_head.models import MULTI_HEAD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization import attention_flow
-from phase3_visualization.roles import head_roles, pattern_types, role_stability, training_film
+from phase3_visualization.roles import head_roles, role_stability, training_film
 from shared.attention_utils import attention_entropy, normalized_entropy
 from shared.grammar import roles
 from shared.grammar.scores import related_pairs
@@ -271,17 +271,3 @@ def test_the_film_shows_the_training_of_the_model_and_names_heads_as_all_picture
     (layer,), mask = attention_weights(trained.model, roles.halves()[1], "masked word")
     expected = normalized_entropy(layer, mask).nanmean(dim=(0, 2)).double()
     near(after.entropy[0], expected, share=1e-5)
-
-
-# ---- pattern types
-
-
-def test_a_pattern_is_scored_in_its_own_place_and_a_column_by_the_fullest():
-    places = {0: (0.1, 0.2), -1: (0.3, 0.4), 1: (0.5, 0.6), "first": (0.7, 0.8)}
-    columns = dict(zip(roles.COLUMN_RULES.values(), ((2, 9), (5, 1), (4, 3)), strict=True))
-    heads = {key: torch.tensor([shares]) for key, shares in (places | columns).items()}
-    shares = pattern_types.shares_of(roles.Scores(heads, {}, heads, {}))
-    for name, place in {"itself": 0, "previous": -1, "next": 1, "first word": "first"}.items():
-        assert shares[name] is heads[place]
-    assert shares["one word"].tolist() == [[5, 9]]
-    assert pattern_types.best_of(torch.tensor([[1, 2, 3], [2, 9, 8]])) == (1, 1)
