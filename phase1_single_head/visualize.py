@@ -98,7 +98,7 @@ LAYOUT = [
     [".", "values", "weighted", "output"],
     [".", "guess", "guess", "."],
 ]
-STEPS = (
+STEPS_IN_WORDS = (
     "The vector x of the hidden word, its query against all keys, scores, weights, weighted "
     "values, their sum, and the likeliest words."
 )
@@ -208,7 +208,7 @@ def draw_flow(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     note = entropy_note(trained, flow.weights, ' the row of "?"')
     stripe = "x: the vector of a word; a stripe: one of its numbers, purple below 0, green above"
     headline(fig, title, f"{stripe}\n{note}")
-    return fig, f"{title}. {STEPS}"
+    return fig, f"{title}. {STEPS_IN_WORDS}"
 
 
 @cli.script

@@ -8,6 +8,8 @@ best head finds the word that the grammar relates to another. That head is chose
 held-out sentences and scored on the other half.
 """
 
+from functools import partial
+
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
@@ -26,26 +28,17 @@ from shared.grammar.scores import CORE_RELATIONS, chosen_and_scored, offset_base
 from shared.toy_model import MakeAttention
 from shared.training.checkpoints import trained_model
 from shared.training.objectives import corpus
-from shared.training.recipes import Recipe, Trained, untrained_model, variant
+from shared.training.recipes import Recipe, untrained_model, variant
 from shared.visualization_utils import GREY, readable, role_color
 
-MODELS = (
-    "one head, one layer",
-    "four heads, one layer",
-    "eight heads, one layer",
-    "four heads, two layers",
-)
+MODELS = {  # name -> what loads the model of a seed
+    "one head, one layer": load_single_head_model,
+    "four heads, one layer": load_one_layer_model,
+    "eight heads, one layer": partial(load_one_layer_model, num_heads=8),
+    "four heads, two layers": load_multi_head_model,
+}
 EARLY = 300  # steps of two more trainings, of one head and of four; all others have 800
 NUM_SENTENCES, QUICK_SENTENCES = 150, 20  # of the held-out ones, each word of which is hidden once
-
-
-def load_models(run: Run) -> dict[str, Trained]:
-    """Returns the four models of a seed, by name."""
-    one = load_single_head_model(run.options, run.seed)
-    four = load_one_layer_model(run.options, run.seed, 4)
-    eight = load_one_layer_model(run.options, run.seed, 8)
-    deep = load_multi_head_model(run.options, run.seed)
-    return dict(zip(MODELS, (one, four, eight, deep), strict=True))
 
 
 def measure(run: Run) -> Numbers:
@@ -55,7 +48,8 @@ def measure(run: Run) -> Numbers:
     biases. Two layers have twice the parameters, and a weight decay of their own, 0.5 for 0.1.
     Rates rise and fall once in each training.
     """
-    models, held_out = load_models(run), corpus()[1]
+    models = {name: load(run.options, run.seed) for name, load in MODELS.items()}
+    held_out = corpus()[1]
     untrained = untrained_model(models["four heads, two layers"].recipe, MultiHeadAttention)
     scores = {name: chosen_and_scored(trained) for name, trained in models.items()}
     scores["best head before training"] = chosen_and_scored(untrained)
@@ -72,9 +66,9 @@ def measure(run: Run) -> Numbers:
     early_four = excess_early(ONE_LAYER_RECIPE, MultiHeadAttention, run, gaps)
     left = early_four / early_one
     numbers[f"of one head's excess four heads leave after {EARLY} steps"] = left
-    one, four, eight, _ = excess.values()
-    numbers["of one head's excess four heads leave"] = four / one
-    numbers["of four heads' excess eight leave"] = eight / four
+    four = excess["four heads, one layer"]
+    numbers["of one head's excess four heads leave"] = four / excess["one head, one layer"]
+    numbers["of four heads' excess eight leave"] = excess["eight heads, one layer"] / four
     numbers["the grammar's entropy"] = floor(gaps)
     return numbers
 
