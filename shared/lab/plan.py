@@ -18,7 +18,8 @@ class Plan:
 
     train: the models that several scripts use, each as "module:function that loads it". slow: those
     of the scripts that train models of their own, so they start first. alone: they measure times,
-    so they run at the end. longer: they run with the word "all" only.
+    so they run at the end. longer: they run with the word "all" only,
+    since they train for long or no lesson's main line shows them.
     """
 
     train: tuple[str, ...]
@@ -47,8 +48,6 @@ PLANS = {
             "phase1_single_head.from_a_mean",
             "phase1_single_head.hidden_word",
             "phase1_single_head.visualize",
-            "phase1_single_head.before.scoring",
-            "phase1_single_head.parts.queries_and_keys",
             "phase1_single_head.parts.look_up",
             "phase1_single_head.parts.scaling",
             "phase1_single_head.order.waves",
@@ -59,6 +58,10 @@ PLANS = {
             "phase1_single_head.before.bottleneck",
             "phase1_single_head.order.positions",
             "phase1_single_head.parts.scaling",
+        ),
+        longer=(
+            "phase1_single_head.before.scoring",
+            "phase1_single_head.parts.queries_and_keys",
         ),
     ),
     "phase2": Plan(
@@ -71,19 +74,17 @@ PLANS = {
             "phase2_multi_head.heads.wrong_heads",
             "phase2_multi_head.heads.output_projection",
             "phase2_multi_head.heads.how_many_heads",
-            "phase2_multi_head.heads.two_lookups",
             "phase2_multi_head.block.rank_collapse",
-            "phase2_multi_head.heads.head_pruning",
-            "phase2_multi_head.pooling.pooling_questions",
             "phase2_multi_head.costs.cost_model",
         ),
-        slow=(
-            "phase2_multi_head.heads.how_many_heads",
+        slow=("phase2_multi_head.heads.how_many_heads",),
+        longer=(
             "phase2_multi_head.heads.two_lookups",
             "phase2_multi_head.heads.head_pruning",
+            "phase2_multi_head.pooling.pooling_questions",
+            "phase2_multi_head.block.learning_rates",
+            "phase2_multi_head.costs.benchmark",
         ),
-        alone=("phase2_multi_head.costs.benchmark",),
-        longer=("phase2_multi_head.block.learning_rates",),
     ),
     "phase3": Plan(
         train=("phase2_multi_head.models:load_multi_head_model",),
@@ -97,7 +98,6 @@ PLANS = {
             "phase3_visualization.layers.faithfulness",
             "phase3_visualization.layers.not_an_explanation",
             "phase3_visualization.circuits.pattern_used",
-            "phase3_visualization.circuits.decodable",
             "phase3_visualization.circuits.logit_lens",
             "phase3_visualization.circuits.which_methods",
             "phase3_visualization.explorer.write_page",
@@ -106,7 +106,10 @@ PLANS = {
             "phase3_visualization.roles.role_stability",
             "phase3_visualization.roles.training_film",
         ),
-        longer=tuple(name for name in NEEDS if name.startswith("phase3")),
+        longer=(
+            "phase3_visualization.circuits.decodable",
+            *(name for name in NEEDS if name.startswith("phase3")),
+        ),
     ),
     "phase4": Plan(
         train=(
@@ -122,18 +125,19 @@ PLANS = {
             "phase4_causal.masking.heads_under_a_mask",
             "phase4_causal.writing.generate",
             "phase4_causal.writing.cache_savings",
-            "phase4_causal.serving.acceptance_rate",
             "phase4_causal.serving.pages",
             "phase4_causal.summary",
         ),
-        slow=("phase4_causal.masking.breaking_causality", "phase4_causal.serving.acceptance_rate"),
-        alone=("phase4_causal.long_texts.long_context", "phase4_causal.serving.cache_cost"),
+        slow=("phase4_causal.masking.breaking_causality",),
+        alone=("phase4_causal.long_texts.long_context",),
         longer=(
             "phase4_causal.induction.induction",
             "phase4_causal.induction.circuits",
             "phase4_causal.long_texts.sparse_masks",
             "phase4_causal.long_texts.overwriting",
             "phase4_causal.long_texts.hybrid",
+            "phase4_causal.serving.acceptance_rate",
+            "phase4_causal.serving.cache_cost",
             "phase4_causal.serving.longer",
             "phase4_causal.own_text.write",
             "phase4_causal.own_text.four_questions",
