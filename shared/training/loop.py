@@ -57,21 +57,22 @@ class Muon(torch.optim.Optimizer):
             for matrix in group["params"]:
                 if matrix.grad is not None:
                     by_shape[matrix.shape].append(matrix)
-            for (m, n), same in by_shape.items():
-                ahead = [self.ahead(matrix, group["momentum"]) for matrix in same]
-                directions = orthogonal(torch.stack(ahead))
-                for matrix, direction in zip(same, directions, strict=True):
+            for (m, n), matrices in by_shape.items():
+                means = [self.nesterov_mean(matrix, group["momentum"]) for matrix in matrices]
+                directions = orthogonal(torch.stack(means))
+                size = max(1, m / n) ** 0.5  # of a step: a tall matrix has more to move
+                for matrix, direction in zip(matrices, directions, strict=True):
                     matrix.mul_(1 - group["lr"] * group["weight_decay"])
-                    matrix.add_(direction, alpha=-group["lr"] * max(1, m / n) ** 0.5)
+                    matrix.add_(direction, alpha=-group["lr"] * size)
 
-    def ahead(self, matrix: nn.Parameter, momentum: float) -> Tensor:
-        """The mean of the gradients so far, with the newest counted once more (Nesterov)."""
+    def nesterov_mean(self, matrix: nn.Parameter, momentum: float) -> Tensor:
+        """The mean of the gradients so far, with the newest counted once more."""
         mean = self.state[matrix].setdefault("mean", torch.zeros_like(matrix))
         mean.lerp_(matrix.grad, 1 - momentum)
         return matrix.grad.lerp(mean, momentum)
 
 
-def optimizers(
+def make_optimizers(
     model: nn.Module, matrix_rate: float | None, rate: float, matrix_decay: float, decay: float
 ) -> list[torch.optim.Optimizer]:
     """AdamW and Muon, each parameter in one of them; AdamW alone if matrix_rate is None.
@@ -83,10 +84,10 @@ def optimizers(
         matrices = [parameter for parameter in model.blocks.parameters() if parameter.dim() == 2]
     moved_by_muon = {id(matrix) for matrix in matrices}
     others = [p for p in model.parameters() if id(p) not in moved_by_muon]
-    both = [torch.optim.AdamW(others, rate, betas=(0.9, 0.95), weight_decay=decay, fused=True)]
-    if matrices:
-        both.append(Muon(matrices, matrix_rate, weight_decay=matrix_decay))
-    return both
+    adamw = torch.optim.AdamW(others, rate, betas=(0.9, 0.95), weight_decay=decay, fused=True)
+    if not matrices:
+        return [adamw]
+    return [adamw, Muon(matrices, matrix_rate, weight_decay=matrix_decay)]
 
 
 def one_cycle(step: int, steps: int) -> float:
@@ -94,7 +95,8 @@ def one_cycle(step: int, steps: int) -> float:
 
     It goes up, then down, both along half a wave (Smith 2018).
     """
-    phase = np.interp(step + 1, (0, UP * steps, steps + 1), (0, 1, 2))
+    begin, top, end = 0, UP * steps, steps + 1
+    phase = np.interp(step + 1, (begin, top, end), (0, 1, 2))
     return (1 - math.cos(math.pi * phase)) / 2
 
 
@@ -129,9 +131,9 @@ def fit(
     callback: called without gradients, with the number of steps done: 0, and after each step.
     progress: what to call this on a progress bar; without it there is none.
     """
-    both = optimizers(model, matrix_rate, rate, matrix_decay, decay)
+    optimizers = make_optimizers(model, matrix_rate, rate, matrix_decay, decay)
     schedule = schedule or partial(one_cycle, steps=steps)
-    schedulers = [LambdaLR(optimizer, schedule) for optimizer in both]
+    schedulers = [LambdaLR(optimizer, schedule) for optimizer in optimizers]
 
     @torch.no_grad()
     def report(steps_done: int) -> None:
@@ -140,14 +142,15 @@ def fit(
 
     losses = []
     report(0)
-    bar = tqdm(range(steps), desc=progress, leave=False, disable=not progress or None)
+    hidden = None if progress else True  # None: only where no terminal is
+    bar = tqdm(range(steps), desc=progress, leave=False, disable=hidden)
     for step in bar:
         if not model.training:  # at first, and where callback has tested it
             model.train()
         loss = loss_of_step(step)
         model.zero_grad()
         loss.backward()
-        for optimizer in both:
+        for optimizer in optimizers:
             optimizer.step()
         for scheduler in schedulers:
             scheduler.step()

@@ -101,7 +101,7 @@ def endless_batches(
     while True:
         batches = []
         shuffled = torch.randperm(len(lengths), generator=generator)
-        for chunk in shuffled.split(16 * batch_size):
+        for chunk in shuffled.split(16 * batch_size):  # sorted, each for itself
             by_length = chunk[lengths[chunk].argsort(stable=True)]
             batches += by_length.split(batch_size)
         for i in torch.randperm(len(batches), generator=generator).tolist():
@@ -119,7 +119,7 @@ def attention_weights(
     """
     tokens, lengths = to_batch(sentences, objective)
     if not end and objective != "masked word":
-        tokens, lengths = tokens[:, :-1], lengths - 1
+        tokens, lengths = tokens[:, :-1], lengths - 1  # in shorter ones <end> is padding now
     length = tokens.size(1)
     visible = objective_mask(lengths, length, objective)
     device = model.positions.device
