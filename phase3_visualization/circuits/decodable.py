@@ -82,9 +82,7 @@ def probe_and_patch(model: ToyTransformer, pairs: Pairs, subject: Tensor) -> lis
             outputs.append(at_verbs.unflatten(-1, (num_heads, -1)))
         of_both = torch.stack(outputs, dim=1).flatten(0, 1)  # (B, 2, H, d_v) -> (2 B, H, d_v)
         for head in range(num_heads):
-            here = torch.zeros(*pairs.clean.shape, num_heads, dtype=torch.bool)  # (B, T, H)
-            here[every, pairs.position, head] = True
-            patch = patching.patch_of_heads(layer, patching.clean.outputs(layer), here)
+            patch = patching.patch_at_question(layer, head, patching.clean.outputs(layer))
             read = probe_accuracy(of_both[:, head], both_kinds)
             heads.append(ProbedHead(f"{layer}.{head}", read, patching.restored(patch)))
     return heads

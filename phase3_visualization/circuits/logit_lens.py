@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import matplotlib.pyplot as plt
+import numpy as np
 import torch
 import torch.nn.functional as F
 from matplotlib.axes import Axes
@@ -125,12 +126,10 @@ def measure(run: Run) -> Numbers:
         numbers[f"network {layer}, loss behind it"] = after_network
         by_attention += before - after_attention
     adds = share_of_logit(model, hidden.by_heads, hidden.stream[-1], hidden.words).mean(dim=-1)
-    by_head = {}
-    for layer, row in enumerate(adds.tolist()):
-        for head, share in enumerate(row):
-            by_head[f"head {layer}.{head}"] = share
-    numbers |= {f"{name}, adds": share for name, share in by_head.items()}
-    run.shown["best head"] = max(by_head, key=by_head.get)
+    for (layer, head), share in np.ndenumerate(adds.numpy()):
+        numbers[f"head {layer}.{head}, adds"] = float(share)
+    layer, head = np.unravel_index(int(adds.argmax()), adds.shape)
+    run.shown["best head"] = f"layer {layer} head {head}"
     run.shown["at the end"] = losses[-1]
     run.shown["label"] = trained.label
     run.shown["guess"] = guess

@@ -147,6 +147,13 @@ class Patching:
             chosen = torch.ones(1, 1, attention.num_heads, dtype=torch.bool)
         return partial(patched_input, attention.w_o, put_in(outputs, chosen))
 
+    def patch_at_question(self, layer: int, head: int, outputs: Tensor) -> Patch:
+        """With it, one head gives these outputs at the position of the question alone."""
+        num_heads = self.model.blocks[layer].attention.num_heads
+        chosen = torch.zeros(*self.pairs.clean.shape, num_heads, dtype=torch.bool)  # (B, T, H)
+        chosen[torch.arange(len(chosen)), self.pairs.position, head] = True
+        return self.patch_of_heads(layer, outputs, chosen)
+
 
 def main() -> None:
     torch.manual_seed(0)

@@ -50,19 +50,18 @@ def uses_of_heads(model: ToyTransformer, pairs: Pairs, subject: Tensor) -> list[
         blind_weights = weights.clone()
         blind_weights[every, :, pairs.position, subject] = 0  # nothing takes the subject's place
         outputs = patching.clean.outputs(layer)
-        pattern = patching.corrupted.outputs(layer, weights)
+        by_pattern = patching.corrupted.outputs(layer, weights)
         blind = patching.clean.outputs(layer, blind_weights)
-        num_heads = weights.size(1)
-        for head in range(num_heads):
-            here = torch.zeros(*pairs.clean.shape, num_heads, dtype=torch.bool)  # (B, T, H)
-            here[every, pairs.position, head] = True
-            patch = patching.patch_of_heads(layer, blind, here)
-            left = patching.logit_difference(patch, tokens=pairs.clean)
+        for head in range(weights.size(1)):
+            patch_blind = patching.patch_at_question(layer, head, blind)
+            left = patching.logit_difference(patch_blind, tokens=pairs.clean)
+            patch = patching.patch_at_question(layer, head, outputs)
+            patch_pattern = patching.patch_at_question(layer, head, by_pattern)
             use = Use(
                 name=f"layer {layer} head {head}",
                 looks=weights[every, head, pairs.position, subject].mean().item(),
-                output=patching.restored(patching.patch_of_heads(layer, outputs, here)),
-                pattern=patching.restored(patching.patch_of_heads(layer, pattern, here)),
+                output=patching.restored(patch),
+                pattern=patching.restored(patch_pattern),
                 blind=1 - left / patching.clean_difference,
             )
             uses.append(use)
