@@ -171,22 +171,22 @@ def rollout_cases() -> list[Case]:
     """L, H and T differ in each."""
     cases = []
     for layers, heads, length in ((2, 3, 5), (3, 2, 7), (1, 5, 3)):
-        scores, by_head, kept = draw(
+        scores, by_head, own = draw(
             (layers, heads, length, length), (layers, heads), (layers, length)
         )
-        inputs = ((3 * scores).softmax(dim=-1), (3 * by_head).softmax(dim=-1), (2 * kept).sigmoid())
+        inputs = ((3 * scores).softmax(dim=-1), (3 * by_head).softmax(dim=-1), (2 * own).sigmoid())
         cases.append(Case(f"{layers} layers, {heads} heads", inputs))
     return cases
 
 
 @exercise("rollout", rollout_cases)
-def measured_rollout(weights: Tensor, by_head: Tensor, kept: Tensor) -> Tensor:
+def measured_rollout(weights: Tensor, by_head: Tensor, own_share: Tensor) -> Tensor:
     """
     A layer is one matrix: what each row keeps of itself, plus what the heads bring. Multiply all of
     them.
 
     heads     of one layer, each times its by_head, added up          (H, T, T) -> (T, T)
-    own       kept of one layer as a column: it belongs to the rows   (T,) -> (T, 1)
+    own       own_share of one layer as a column: of the rows         (T,) -> (T, 1)
     step      own times the identity plus (1 - own) times heads       (T, T), rows sum to 1
     rollout   the identity at first; then, layer by layer, step @ rollout, the later layer on the
               left
@@ -197,7 +197,7 @@ def measured_rollout(weights: Tensor, by_head: Tensor, kept: Tensor) -> Tensor:
         for i in range(T):
             for j in range(T):
                 heads = sum(by_head[l, h] * weights[l, h, i, j] for h in range(H))
-                step[i, j] = (1 - kept[l, i]) * heads + kept[l, i] * (i == j)
+                step[i, j] = (1 - own_share[l, i]) * heads + own_share[l, i] * (i == j)
         before = rollout.clone()
         for i in range(T):
             for j in range(T):
@@ -205,11 +205,11 @@ def measured_rollout(weights: Tensor, by_head: Tensor, kept: Tensor) -> Tensor:
 
     residual missing: a position keeps a share of what it was; without it all rows soon look alike
         own * identity + (1 - own) * heads => heads
-    half kept everywhere: how much a position keeps was measured: kept[l, i] in place of one half
-        own = own_share[:, None] => own = torch.tensor(0.5)
-    kept on the keys: what a position keeps belongs to its row, the query: kept[l][:, None]
-        own = own_share[:, None] => own = own_share
-    rows not renormalised: a position that keeps some of itself takes only the rest, 1 - kept
+    half kept everywhere: how much a position keeps was measured: own_share[l, i], not one half
+        own = own_of_layer[:, None] => own = torch.tensor(0.5)
+    kept on the keys: what a position keeps belongs to its row, the query: own_share[l][:, None]
+        own = own_of_layer[:, None] => own = own_of_layer
+    rows not renormalised: a position that keeps some of itself takes only the rest, 1 - own_share
         (1 - own) * heads => heads
     product in the wrong order: the later layer stands on the left: step @ before
         step @ rollout => rollout @ step
@@ -219,9 +219,9 @@ def measured_rollout(weights: Tensor, by_head: Tensor, kept: Tensor) -> Tensor:
     """
     identity = torch.eye(weights.size(-1), dtype=weights.dtype)
     rollout = identity
-    for layer, shares, own_share in zip(weights, by_head, kept, strict=True):
+    for layer, shares, own_of_layer in zip(weights, by_head, own_share, strict=True):
         heads = (shares[:, None, None] * layer).sum(dim=0)  # (H, T, T) -> (T, T)
-        own = own_share[:, None]  # (T,) -> (T, 1)
+        own = own_of_layer[:, None]  # (T,) -> (T, 1)
         step = own * identity + (1 - own) * heads
         rollout = step @ rollout
     return rollout

@@ -49,19 +49,19 @@ def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
     raise NotImplementedError
 
 
-def measured_rollout(weights: Tensor, by_head: Tensor, kept: Tensor) -> Tensor:
+def measured_rollout(weights: Tensor, by_head: Tensor, own_share: Tensor) -> Tensor:
     """Exercise 3: rollout again, but heads and the words themselves count as much as was measured.
     Lesson: 5. The word that mattered · medium · 45 min
 
     weights   (L, H, T, T)          float64, of L layers, the first one first
     by_head   (L, H)                how much of what a layer takes in comes through each head; 1 in
                                     all
-    kept      (L, T)                how much each position keeps of what it was, from 0 to 1
+    own_share (L, T)                how much each position keeps of what it was, from 0 to 1
     ->        (T, T)                rows sum to 1
 
     In the rollout of the lesson all heads count alike, and every position keeps half of what it
     was. In BERT a position keeps far more, as one sees when lengths are measured (Kobayashi et al.
-    2021). So here position i keeps the share kept[l, i] in layer l. It takes the rest from all
+    2021). So here position i keeps the share own_share[l, i] in layer l. It takes the rest from all
     positions, by the weights of the heads, of which head h counts by_head[l, h]. The layers follow
     one another. Row i of the result says how much of each input word is then in position i.
     """
