@@ -2,7 +2,7 @@
 
 The model of phase 2 at several steps of its training, and trained once more with another seed; and
 three pairs of small ones, one whole and one broken: the same first weights, the same batches, the
-same steps, and one thing taken out. All six take about six seconds of one core.
+same steps, and one thing taken out. All six take about ten seconds of one core.
 
     divided, undivided    one head that looks at two places (phase1_single_head/parts/scaling.py)
     masked, unmasked      next words (phase4_causal/masking/breaking_causality.py)
@@ -65,11 +65,12 @@ def pack(state: dict[str, Tensor], kind: str) -> dict[str, str]:
 
     With int8 the scales of all parameters come first.
     """
-    factors = [rounded(parameter, kind) for parameter in state.values()]
-    data = b""
-    for of_all_parameters in zip(*factors, strict=True):
-        data += b"".join(factor.numpy().tobytes() for factor in of_all_parameters)
-    return {"kind": kind, "numbers": base64.b64encode(data).decode()}
+    of_scales, of_numbers = b"", b""
+    for parameter in state.values():
+        *scales, numbers = rounded(parameter, kind)  # float16 has no scales
+        of_scales += b"".join(scale.numpy().tobytes() for scale in scales)
+        of_numbers += numbers.numpy().tobytes()
+    return {"kind": kind, "numbers": base64.b64encode(of_scales + of_numbers).decode()}
 
 
 @torch.no_grad()
@@ -133,8 +134,8 @@ def two_trainings(own: Trained, again: Trained) -> list[dict]:
     *before, last = sorted({round(step * share) for step in SHOWN_STEPS})
     stops = [stop_at(own, step, "int8") for step in before]
     stops.append(stop_at(own, last, "float16"))
-    few = (before[0], before[len(before) // 2], last)
-    others = [stop_at(again, step, "int8") for step in few]
+    middle = before[len(before) // 2]
+    others = [stop_at(again, step, "int8") for step in (before[0], middle, last)]
     return [{"seed": own.recipe.seed, "stops": stops}, {"seed": again.recipe.seed, "stops": others}]
 
 

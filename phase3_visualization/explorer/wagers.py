@@ -111,7 +111,8 @@ def wagers() -> list[dict]:
     for text in json.loads(PAGE_TEXTS.read_text(encoding="utf-8"))["wagers"]:
         intervals = recorded_intervals(text["experiment"]) if "experiment" in text else {}
         wager = with_numbers(text, SETUP_NUMBERS | {"n": intervals})
-        wager["interval"] = intervals.get(wager.get("decides", wager).get("number"))
+        decides = wager.get("decides", wager)
+        wager["interval"] = intervals.get(decides.get("number"))
         wager["right"] = right_choice(wager, intervals)
         wager["lesson"] = lesson_link(wager["lesson"])
         bets.append(wager)

@@ -27,8 +27,8 @@ const Break = (() => {
       const choice = LETTERS.indexOf(given[i] || ".");
       return choice >= 0 && choice < choices.length ? choice : null;
     });
-    const asked = /^[1-6]$/.test(parts.get("wager") ?? "") ? Number(parts.get("wager")) - 1 : 0;
-    const at = parts.get("wager") === END ? END : asked;
+    const number = /^[1-6]$/.test(parts.get("wager") ?? "") ? Number(parts.get("wager")) - 1 : 0;
+    const at = parts.get("wager") === END ? END : number;
     const others = answers.some((choice, i) => choice !== null && choice !== first[i]);
     if (at === END && others && history.state?.bets !== OWN.bets) return { at, answers: first, sent: answers };
     first = answers.map((choice, i) => first[i] ?? choice);
@@ -56,9 +56,9 @@ const Break = (() => {
   function drawSteps() {
     const step = (at, text, spoken) => button(text, () => go(at),
       { "aria-current": at === state.at ? "step" : null, "aria-label": spoken });
-    const said = { null: "not answered", true: "won", false: "lost" };
+    const meanings = { null: "not answered", true: "won", false: "lost" };
     const steps = marksOf(state.answers).map((mark, i) =>
-      step(i, `${i + 1}${SIGN[mark]}`, `bet ${i + 1}, ${wagers[i].title}: ${said[mark]}`));
+      step(i, `${i + 1}${SIGN[mark]}`, `bet ${i + 1}, ${wagers[i].title}: ${meanings[mark]}`));
     const score = step(END, "score", `your score, ${won(state.answers)} of ${wagers.length}`);
     byId("break-steps").replaceChildren(...steps, score);
   }
@@ -87,9 +87,9 @@ const Break = (() => {
 
   // In beats: the number, what it means, its range in other trainings, why; on a phone also the way to the live picture.
   function verdict(wager, chosen) {
-    const [kind, said] = chosen === wager.right ? ["won", "Right. "] : ["lost", "No. "];
+    const [kind, judgement] = chosen === wager.right ? ["won", "Right. "] : ["lost", "No. "];
     return [
-      element("p", { class: `answer ${kind}` }, element("b", {}, said), wager.answer),
+      element("p", { class: `answer ${kind}` }, element("b", {}, judgement), wager.answer),
       element("p", {}, wager.means),
       ...(wager.interval ? [Stage.decision(wager, chosen)] : []),
       element("p", {}, wager.why),

@@ -86,7 +86,7 @@ const Live = (() => {
         quiet(say("sees")), sees(say("peeks"), words, at, true), sees(say("else"), words, at, false)];
       return turns(2, draw, { [say("step")]: (at) => (at + 1) % words.length });
     }
-    const found = sentences.map((words) => {
+    const readings = sentences.map((words) => {
       const tokens = [special.start, ...words.map((word) => index.get(word)), special.end];
       const [training, writing] = [false, true].map((past) =>
         names.map((name) => nextWords(models.get(name), tokens, past)));
@@ -102,12 +102,12 @@ const Live = (() => {
 
     function draw(at) {
       const key = names.flatMap((name, i) => [i ? ", " : "", element("i", { class: TRAINED[name] }), say(name)]);
-      const ways = ["training", "writing"].map((way) => reading(way, found[at]));
+      const ways = ["training", "writing"].map((way) => reading(way, readings[at]));
       return [element("p", { class: "key" }, say("key"), ...key), panes(...ways)];
     }
 
-    const stage = turns(0, draw, { [say("other")]: (at) => (at + 1) % found.length });
-    const overall = (way, which) => mean(found.flatMap((each) => each[way][which].map(loss)));
+    const stage = turns(0, draw, { [say("other")]: (at) => (at + 1) % readings.length });
+    const overall = (way, which) => mean(readings.flatMap((each) => each[way][which].map(loss)));
     const [whole, past, masked] = [overall("training", 1), overall("writing", 1), overall("writing", 0)];
     const text = say("here", { whole: fixed(whole, 4), past: fixed(past, 1), masked: fixed(masked, 1) });
     return [here(text, whole < masked && past > Math.log(vocabulary.length)), ...stage];
@@ -191,9 +191,9 @@ const Live = (() => {
       const row = rows[at];
       const wanted = wantedBy(row);
       const [before, earlier, said] = [row.at(-2), row.at(-4), wanted.at(-1)].map(letter);
-      const both = names.map((name) => [name, reading(name, row)]).map(([name, found]) =>
-        pane(say(name), ...answers(found),
-          map(found.weights, `${say(name)}: ${say("map")}`, (query, key) => key > query, isNeeded)));
+      const both = names.map((name) => [name, reading(name, row)]).map(([name, result]) =>
+        pane(say(name), ...answers(result),
+          map(result.weights, `${say(name)}: ${say("map")}`, (query, key) => key > query, isNeeded)));
       const needed = row.map((_, at) => (isNeeded(row.length - 1, at) ? "needed" : null));
       const texts = [cells(say("reads"), row, needed), cells(say("should"), wanted)];
       texts[0].lastChild.before(toBoth(row.length));
@@ -294,7 +294,7 @@ const Live = (() => {
 
   function bugs({ example: { words, others }, wager: { ways, right }, say, answered, models, language }) {
     const tokensOf = (row) => [language.special.start, ...row.map((word) => language.index.get(word))];
-    const found = ways.map((bug) => moves(models.get("masked"), tokensOf(words), tokensOf(others), bug));
+    const ofWays = ways.map((bug) => moves(models.get("masked"), tokensOf(words), tokensOf(others), bug));
     const letters = ways.map((_, i) => "ABC"[i]);
     const note = element("p", { class: "quiet", role: "status" });
     const buttons = words.map((word, i) => button(word, () => change(i)));
@@ -308,17 +308,17 @@ const Live = (() => {
         each.textContent = i === changed ? `${words[i]} → ${others[i]}` : words[i];
         each.setAttribute("aria-pressed", i === changed);
       });
-      moved.forEach((cell, place) => cell.replaceChildren(...found.map((way) => moveCell(way[changed + 1][place]))));
+      moved.forEach((cell, place) => cell.replaceChildren(...ofWays.map((way) => moveCell(way[changed + 1][place]))));
       note.textContent = say("changed", { word: words[changed], other: others[changed] });
     }
 
     change(Math.floor(words.length / 2));
     if (!answered) return [table, note];
-    const behaved = found.map(behaviour);
+    const behaved = ofWays.map(behaviour);
     const mistakes = ({ leaks, still }) => [leaks && "leaks", still && "still"].filter(Boolean);
-    const told = behaved.flatMap((counts, i) => (mistakes(counts).length ? mistakes(counts) : ["sound"])
+    const sentences = behaved.flatMap((counts, i) => (mistakes(counts).length ? mistakes(counts) : ["sound"])
       .map((name) => say(name, { letter: letters[i], times: counts[name] })));
-    return [here(say("here", { told: told.join(" ") }), mistakes(behaved[right]).length === 0), table, note];
+    return [here(say("here", { told: sentences.join(" ") }), mistakes(behaved[right]).length === 0), table, note];
   }
 
   return { knockout, future, backwards, undivided, line, bugs };

@@ -67,9 +67,9 @@ const Stage = (() => {
     const named = [0, ...ends[bandOf(right)], Math.max(...known)].filter((number, i, all) =>
       Number.isFinite(number) && number !== all[i + 1] && (i > 0 || all[1] > top / 8)); // none on top of another
     for (const number of named) onTrack(ticks, "tick", onAxis([number, number]), fixed(number, digits));
-    const said = `${axis}: between ${interval.map((end) => fixed(end, digits)).join(" and ")} in ten trainings.`;
-    const drawn = element("div", { class: "decision", role: "img", "aria-label": said }, track, ticks);
-    return element("details", {}, element("summary", {}, "in other trainings"), quiet(`${said} ${beside}`), drawn);
+    const caption = `${axis}: between ${interval.map((end) => fixed(end, digits)).join(" and ")} in ten trainings.`;
+    const drawn = element("div", { class: "decision", role: "img", "aria-label": caption }, track, ticks);
+    return element("details", {}, element("summary", {}, "in other trainings"), quiet(`${caption} ${beside}`), drawn);
   }
 
   // What this run shows; where it does not show what the record says, that comes first.

@@ -21,10 +21,10 @@ const Look = (() => {
   // A sentence that shows what a head does, the first one only after the bet on it, or a given one.
   function firstState(words) {
     const toy = { words: ["the", "cat", "sat", "on", "the", "mat"], hidden: 2, layer: 0, head: 0 };
-    const place = Story.landings().at(0) ?? toy;
-    const shown = words ?? place.words;
-    const hidden = words ? askedFor(words) : place.hidden;
-    const { layer, head } = place;
+    const opening = Story.landings().at(0) ?? toy;
+    const shown = words ?? opening.words;
+    const hidden = words ? askedFor(words) : opening.hidden;
+    const { layer, head } = opening;
     return {
       words: shown, hidden: [hidden], query: hidden, layer, head, run: "0", step: Runs.lastStep("0"), story: null,
       covered: false, guess: null, ...Levers.UNTOUCHED,
@@ -48,9 +48,9 @@ const Look = (() => {
 
   function setWords(words, kind) {
     if (words.join(" ") === state.words.join(" ")) return readWell();
-    const kept = state.hidden.filter((word) => word < words.length);
-    const keep = hidByReader && kept.length === state.hidden.length;
-    const hidden = keep ? kept : [askedFor(words)];
+    const stillThere = state.hidden.filter((word) => word < words.length);
+    const keep = hidByReader && stillThere.length === state.hidden.length;
+    const hidden = keep ? stillThere : [askedFor(words)];
     const query = keep ? Math.min(state.query, words.length - 1) : hidden[0];
     set({ words, hidden, query, removed: [], guess: null }, kind);
   }
@@ -118,15 +118,15 @@ const Look = (() => {
   function looks(stop, words, row, isOut) {
     const most = indexOfLargest(row);
     const asks = state.hidden.includes(state.query) ? "The gap" : `“${words[state.query]}”`;
-    const said = [element("b", {}, asks), " looks most at ",
+    const parts = [element("b", {}, asks), " looks most at ",
       element("b", {}, most === state.query ? "itself" : words[most]), `: ${percent(row[most])}, through ${headCalled(here())}`];
     const { role } = stop.heads[state.layer][state.head];
     const badge = element("span", { class: "badge" }, jobOf(role ?? View.NO_ROLE));
     badge.style.setProperty("--head", roleColor(role));
-    if (role && Words.fits(role, state.words, state.query, language)) said.push(", ", badge);
-    else if (role) said.push(element("span", { class: "quiet" }, ` (this head works for ${View.those(role)}, not for this word)`));
-    if (isOut) said.push(element("b", { class: "changed" }, ". It still looks, but what it sees no longer gets through."));
-    return said;
+    if (role && Words.fits(role, state.words, state.query, language)) parts.push(", ", badge);
+    else if (role) parts.push(element("span", { class: "quiet" }, ` (this head works for ${View.those(role)}, not for this word)`));
+    if (isOut) parts.push(element("b", { class: "changed" }, ". It still looks, but what it sees no longer gets through."));
+    return parts;
   }
 
   function drawGuesses({ before, after }) {

@@ -99,8 +99,8 @@ const Story = (() => {
 
   // The first head that has a role at the end of a run: {layer, head}, or null.
   function havingRole(run, role) {
-    const found = Runs.lanes(run).find((lane) => lane.role === role)?.heads.at(-1)[0];
-    return found ? { layer: found.layer, head: found.head } : null;
+    const first = Runs.lanes(run).find((lane) => lane.role === role)?.heads.at(-1)[0];
+    return first ? { layer: first.layer, head: first.head } : null;
   }
 
   // The head that step 6 asks about: of the first training the one on the stage, or else the first that has a job.
@@ -159,7 +159,7 @@ const Story = (() => {
     const other = heads.find((name) => name !== headCalled(landings[0] ?? state)) ?? "head 1";
     const hidden = state.words[state.query];
     const now_hidden = state.hidden.map((at) => `“${state.words[at]}”`).join(" and ");
-    const told = {
+    const values = {
       named: named || "none", heads: Levers.allHeads().length, words: language.words.length, other,
       looked: words[indexOfLargest(rowAtEnd(state))], most: words[indexOfLargest(shares)],
       question: Object.hasOwn(language.verbs, hidden) ? "Who or what does it?" : "What is being done here?",
@@ -168,7 +168,7 @@ const Story = (() => {
       score: answers.length ? score : "",
       hides: now_hidden && ` (now ${now_hidden})`,
     };
-    return after ? { ...told, ...guessed(before, after, stop) } : told;
+    return after ? { ...values, ...guessed(before, after, stop) } : values;
   }
 
   const headCalled = ({ layer, head }) => View.headCalled(Levers.nameOf(layer, head));
@@ -186,7 +186,7 @@ const Story = (() => {
     const isLess = shareOfKind(after) < shareOfKind(before);
     const shareOf = (name) => before.probabilities[language.index.get(name)];
     const [leader] = [...Words.kindOf(truth, language.groups)].sort((a, b) => shareOf(b) - shareOf(a));
-    const told = {
+    const values = {
       leader, now, leads: percent(shareOf(leader)),
       a_word: Words.aWordFor(truth, language.groups),
       of_kind: percent(shareOfKind(before)), left: percent(shareOfKind(after)), only: isLess ? "only " : "",
@@ -195,8 +195,8 @@ const Story = (() => {
     };
     const { same, other } = texts[1].still;
     const isSame = Words.kindOf(truth, language.groups).includes(now);
-    const which = Words.isNoun(truth, language.groups) ? View.fill(texts[0].which, told) : "";
-    return { ...told, which, still: View.fill(isSame ? same : other, told) };
+    const which = Words.isNoun(truth, language.groups) ? View.fill(texts[0].which, values) : "";
+    return { ...values, which, still: View.fill(isSame ? same : other, values) };
   }
 
   // What a guess is judged by: “all people”, and their share, or one word.

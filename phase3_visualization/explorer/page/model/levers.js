@@ -97,11 +97,11 @@ const Levers = (() => {
   function breaking(state, language) {
     const whole = measure(untouched(state), language);
     for (let size = 1; size <= MOST; size++) {
-      const found = [...setsOf(allHeads(), size)]
+      const changing = [...setsOf(allHeads(), size)]
         .map((heads) => ({ heads, ...measure({ ...untouched(state), removed: heads }, language) }))
         .filter(({ best: now }) => now !== whole.best);
-      const chosen = found.find(({ heads }) => size === 1 && heads[0] === nameOf(state.layer, state.head));
-      if (found.length) return (chosen ?? found.reduce((a, b) => (b.chance < a.chance ? b : a))).heads;
+      const chosen = changing.find(({ heads }) => size === 1 && heads[0] === nameOf(state.layer, state.head));
+      if (changing.length) return (chosen ?? changing.reduce((a, b) => (b.chance < a.chance ? b : a))).heads;
     }
     return null;
   }

@@ -102,9 +102,9 @@ const Network = (() => {
     const streams = [embed(model, tokens)];
     const layers = [];
     for (let layer = 0; layer < model.num_layers; layer++) {
-      const found = block_forward(model, layer, streams.at(-1), pulled(model, layer, levers));
-      streams.push(found.middle, found.output);
-      layers.push(found);
+      const block = block_forward(model, layer, streams.at(-1), pulled(model, layer, levers));
+      streams.push(block.middle, block.output);
+      layers.push(block);
     }
     const after = streams.slice(through ? 0 : -1).map((stream) => rows(read_out(model, stream)));
     const shown = layers.map(({ query, key, value, weights }) =>
