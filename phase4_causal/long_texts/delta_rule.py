@@ -11,43 +11,16 @@ length 1:
     python phase4_causal/long_texts/delta_rule.py
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from phase4_causal.long_texts.linear_attention import CHUNK, no_output, words_with_factors
 
 
-def read_corrections(query: Tensor, key: Tensor, corrections: Sequence[Tensor], d_v: int) -> Tensor:
-    """What the keys that were written give to a query, by their corrections.
-
-    query (d_k,), key (T, d_k), corrections (d_v,) each, for the first of the keys -> (d_v,).
-    """
-    output = query.new_zeros(d_v)
-    for k, correction in zip(key, corrections, strict=False):
-        output = output + torch.dot(query, k) * correction
-    return output
-
-
-def delta_by_loops(query: Tensor, key: Tensor, value: Tensor, beta: Tensor) -> Tensor:
-    """The specification, without S, by a list of corrections.
-
-    query (T, d_k), key (T, d_k), value (T, d_v), beta (T,) -> output (T, d_v).
-    """
-    corrections: list[Tensor] = []
-    output = []
-    for t in range(len(key)):
-        stands_there = read_corrections(key[t], key, corrections, value.size(1))
-        corrections.append(beta[t] * (value[t] - stands_there))
-        output.append(read_corrections(query[t], key, corrections, value.size(1)))
-    return torch.stack(output)
-
-
 def delta_rule_recurrent(
     query: Tensor, key: Tensor, value: Tensor, beta: Tensor, *, state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The delta rule word by word: arguments, results and errors are those of delta_rule."""
+    """The specification, word by word: arguments, results and errors are those of delta_rule."""
     words, state = words_with_factors(query, key, value, state, beta=beta)
     outputs = [no_output(words.query, state)]
     for word in words.chunks(1):

@@ -14,26 +14,9 @@ there is kept, by one factor α from 0 to 1, before it writes:
 import torch
 from torch import Tensor
 
-from phase4_causal.long_texts.delta_rule import delta_rule, read_corrections
+from phase4_causal.long_texts.delta_rule import delta_rule
 from phase4_causal.long_texts.linear_attention import CHUNK, no_output, words_with_factors
 from phase4_causal.long_texts.state_space import decay_mask
-
-
-def gated_delta_by_loops(
-    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, alpha: Tensor
-) -> Tensor:
-    """The specification, without S, by a list of corrections that fade.
-
-    query (T, d_k), key (T, d_k), value (T, d_v), beta (T,), alpha (T,) -> output (T, d_v).
-    """
-    corrections: list[Tensor] = []
-    output = []
-    for t in range(len(key)):
-        corrections = [alpha[t] * correction for correction in corrections]
-        left_there = read_corrections(key[t], key, corrections, value.size(1))
-        corrections.append(beta[t] * (value[t] - left_there))
-        output.append(read_corrections(query[t], key, corrections, value.size(1)))
-    return torch.stack(output)
 
 
 def gated_delta_recurrent(
@@ -45,7 +28,7 @@ def gated_delta_recurrent(
     *,
     state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The gated delta rule word by word: arguments, results and errors are those of gated_delta."""
+    """The specification, word by word: arguments, results and errors are those of gated_delta."""
     words, state = words_with_factors(query, key, value, state, beta=beta, alpha=alpha)
     outputs = [no_output(words.query, state)]
     for word in words.chunks(1):

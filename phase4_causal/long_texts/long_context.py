@@ -2,9 +2,7 @@
 
 We compare plain attention with tiles (the same function), a band (a part of it) and another kernel,
 on one sequence, in the forward pass. Memory is the peak above the inputs, counted allocation by
-allocation. Times of tiles are printed as ratios within rounds (costs/measure.py) at the longest
-text, with quartiles. What a GPU would read from its slow memory and write to it is computed by a
-formula.
+allocation. What a GPU would read from its slow memory and write to it is computed by a formula.
 """
 
 import math
@@ -14,12 +12,11 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
-import torch.nn.functional as F
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase2_multi_head.costs.measure import paired_times, peak_memory, ratio_quartiles
+from phase2_multi_head.costs.measure import peak_memory
 from phase4_causal.long_texts.flash_attention import flash_attention
 from phase4_causal.long_texts.linear_attention import linear_attention
 from phase4_causal.long_texts.local_attention import local_attention
@@ -40,11 +37,6 @@ LABELS = {  # way -> how the picture says it
     "linear": "linear attention",
 }
 FAST = (16, 64, 192)  # KiB of fast memory; each processor of an A100 has 192
-TIMED = (  # pairs: how many times as long the first takes as the second
-    ("plain attention", "tiles"),
-    ("tiles", "torch's kernel"),
-    ("causal tiles", "torch's causal kernel"),
-)
 
 
 def calls_at(length: int) -> dict[str, Callable[[], Any]]:
@@ -52,10 +44,7 @@ def calls_at(length: int) -> dict[str, Callable[[], Any]]:
     inputs = torch.randn(3, 1, NUM_HEADS, length, D_K)
     ways = {
         "plain attention": scaled_dot_product_attention,
-        "torch's kernel": F.scaled_dot_product_attention,
-        "torch's causal kernel": partial(F.scaled_dot_product_attention, is_causal=True),
         "tiles": flash_attention,
-        "causal tiles": partial(flash_attention, causal=True),
         "band": partial(local_attention, window=WINDOW),
         "linear": linear_attention,
     }
@@ -74,14 +63,6 @@ def moved(length: int, fast: int | None = None) -> float:
         return 4 * (2 * once + 4 * length**2) / 2**20
     rows = fast * 2**10 // (4 * 4 * D_K)  # four tiles of float32, four bytes each
     return 4 * (once + once * math.ceil(length / rows)) / 2**20
-
-
-def print_times(calls: dict[str, Callable[[], Any]]) -> None:
-    """Prints how many times as long some of the calls take as others."""
-    for slow, fast in TIMED:
-        times = paired_times({slow: calls[slow], fast: calls[fast]}, rounds=5)
-        low, middle, high = ratio_quartiles(times, slow, fast)
-        print(f"   {slow} / {fast}, time: {middle:.2g} (quartiles {low:.2g} and {high:.2g})")
 
 
 def print_traffic(length: int) -> None:
@@ -108,7 +89,6 @@ def measure(run: Run) -> Numbers:
     calls = calls_at(longest)
     output, _ = calls["plain attention"]()
     run.shown["apart"] = (output - calls["tiles"]()).abs().max().item()
-    print_times(calls)
     print_traffic(LENGTHS[-1])
     return numbers
 

@@ -18,23 +18,6 @@ from torch import Tensor
 from phase4_causal.long_texts.linear_attention import no_output, words_with_factors
 
 
-def state_space_by_loops(query: Tensor, key: Tensor, value: Tensor, alpha: Tensor) -> Tensor:
-    """The specification, without S: every word written so far fades with each word that comes.
-
-    query (T, d_k), key (T, d_k), value (T, d_v), alpha (T,) -> output (T, d_v).
-    """
-    output = []
-    for t in range(len(key)):
-        total = torch.zeros_like(value[0])
-        for s in range(t + 1):
-            weight = torch.dot(query[t], key[s])
-            for later in range(s + 1, t + 1):
-                weight = weight * alpha[later]
-            total = total + weight * value[s]
-        output.append(total)
-    return torch.stack(output)
-
-
 def decay_mask(alpha: Tensor) -> Tensor:
     """How much of word s is left when word t reads: alpha (..., T, 1) -> (..., T, T).
 
@@ -65,7 +48,7 @@ def state_space_attention(query: Tensor, key: Tensor, value: Tensor, alpha: Tens
 def state_space_recurrent(
     query: Tensor, key: Tensor, value: Tensor, alpha: Tensor, *, state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The same word by word, in time O(T): arguments and errors are those of the other form.
+    """The specification, word by word, in time O(T): arguments and errors as of the other form.
 
     Returns the output (..., T, d_v) and the state (..., d_k, d_v), from which the text may go on.
     """

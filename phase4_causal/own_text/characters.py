@@ -58,8 +58,6 @@ def load_characters(path: Path | None = None) -> CharacterText:
         raise ValueError(f"--text {path} is not a text in UTF-8") from None
     except OSError as error:
         raise ValueError(f"--text {path} cannot be read: {error.strerror}") from None
-    if "\0" in content:
-        raise ValueError(f"--text {path} is not a text: it has characters of code 0")
     if len(content) < SHORTEST:
         rule = f"--text needs {SHORTEST:,} characters or more, some ten pages"
         raise ValueError(f"{rule}: {path} has {len(content):,}")

@@ -7,13 +7,10 @@ make the logits.
 
 Not every decoder can be served so. Our softmax has neither a cap on its scores nor sinks, and pages
 know no window. What else might go wrong is found by a trial with two short texts.
-
-    python phase4_causal/serving/any_decoder.py
 """
 
 import math
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -150,23 +147,3 @@ class Decoder:
                 texts=texts,
             )
         return output.logits[0]  # (1, N, V) -> (N, V)
-
-
-def main() -> None:
-    texts = [Text([7, 8, 9]), Text([5, 6])]
-    cache = PagedCache(1, 4, 1, block_size=2, d_k=1, like=torch.ones(1), share=False)
-    for text in texts:
-        cache.allocate(text)
-    query = torch.zeros(1, 1, 5, 1)  # of five words, who choose nobody
-    value = torch.tensor([1.0, 2, 3, 4, 8]).view(1, 1, 5, 1)
-    layer = SimpleNamespace(layer_idx=0)
-    output, _ = in_pages(layer, query, value, value, None, pages=cache, texts=texts)
-    print("A layer of the library has three words of one text and two of another in a row.")
-    print("   their blocks: ", *[text.table for text in texts])
-    print("   their values: ", value.flatten().tolist())
-    print("   what each gets", output.flatten().tolist())
-    print("A query of 0 takes the mean of the values of its own text so far.")
-
-
-if __name__ == "__main__":
-    main()

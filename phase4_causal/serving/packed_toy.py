@@ -6,17 +6,13 @@ layer is cut where attention stands, which is computed over the engine's pages:
 
     project   before attention: query, key and value of each word
     finish    after it: the output projection, and the feed-forward network
-
-    python phase4_causal/serving/packed_toy.py
 """
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from phase4_causal.models import long_model
-from phase4_causal.serving.paged_cache import PagedCache, Text, packed, paged_attention
+from phase4_causal.serving.paged_cache import PagedCache, Text, paged_attention
 from shared.toy_language import END_ID, START_ID, encode, tokenize
 from shared.toy_model import Block, ToyTransformer
 
@@ -73,15 +69,3 @@ class PackedToy:
             heads = paged_attention(query, cache, number, texts)
             x = layer.finish(x, heads)
         return self.model.output_norm(x) @ self.model.embedding.weight.T + self.model.output_bias
-
-
-def main() -> None:
-    model = PackedToy(long_model(34))  # untrained
-    texts = [Text(model.encode(prompt)) for prompt in ("the cat", "every dog sat")]
-    row, positions = packed(texts, torch.device("cpu"))
-    print("Two texts in one row of tokens:", row.tolist())
-    print("positions in their own texts:  ", positions.tolist())
-
-
-if __name__ == "__main__":
-    main()

@@ -19,7 +19,7 @@ from phase4_causal.long_texts import (
     overwriting,
     sparse_masks,
 )
-from phase4_causal.long_texts.delta_rule import delta_by_loops, delta_rule, delta_rule_recurrent
+from phase4_causal.long_texts.delta_rule import delta_rule, delta_rule_recurrent
 from phase4_causal.long_texts.flash_attention import (
     LOG2_E,
     empty_partial,
@@ -30,7 +30,6 @@ from phase4_causal.long_texts.flash_attention import (
 )
 from phase4_causal.long_texts.gated_delta import (
     gated_delta,
-    gated_delta_by_loops,
     gated_delta_recurrent,
 )
 from phase4_causal.long_texts.linear_attention import (
@@ -176,18 +175,6 @@ def with_alpha(way):
     return of_words
 
 
-@pytest.mark.parametrize("length", [1, CHUNK + 1])
-@pytest.mark.parametrize(
-    ("way", "loops"),
-    [(delta_rule, delta_by_loops), (with_alpha(gated_delta), with_alpha(gated_delta_by_loops))],
-)
-def test_a_delta_rule_is_its_loop(way, loops, length):
-    inputs = with_gradients(words_of(length, leading=()))
-    output, state = way(*inputs)
-    assert_same(output, loops(*inputs), inputs)
-    assert state.shape == (5, 7), "the state must not depend on the length"
-
-
 def test_where_nothing_fades_the_gated_delta_rule_is_the_delta_rule():
     query, key, value, beta = words = with_gradients(words_of(CHUNK + 9))
     state = torch.ones(2, 3, 5, 7, dtype=torch.float64)
@@ -215,7 +202,7 @@ def test_an_alpha_of_0_begins_anew_and_has_a_gradient():
     alpha = beta.sqrt().index_fill(0, torch.tensor([11]), 0.0)
     inputs = with_gradients([query, key, value, beta, alpha])
     output, _ = gated_delta(*inputs)
-    assert_same(output, gated_delta_by_loops(*inputs), inputs)
+    assert_same(output, gated_delta_recurrent(*inputs)[0], inputs)
     alone, _ = gated_delta(*[x[11:] for x in inputs])
     near(output[11:], alone)
 

@@ -23,7 +23,6 @@ from phase4_causal.serving.engine import Engine
 from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.packed_toy import PackedToy
 from phase4_causal.serving.paged_cache import PagedCache, Text
-from phase4_causal.serving.rolling_cache import RollingCache
 from phase4_causal.serving.speculative_decoding import chooser, missing_part, speculate
 from phase4_causal.writing.sampling import GREEDY, Sampling, new_caches, write_sentences
 from shared.tests.helpers import near
@@ -374,21 +373,7 @@ def test_absorbed_makes_no_keys_of_the_past():
     assert more - less == 2 * B * H * (D_C + D_R + D_C)
 
 
-# ---- rolling and longer
-
-
-@pytest.mark.parametrize(
-    ("size", "sinks"), [(1, 0), (5, 0), (7, 4), (29, 2)]
-)  # the last never rolls
-def test_a_rolling_cache_holds_the_sinks_and_the_last_words_each_in_its_slot(size, sinks):
-    cache = RollingCache(KeyValueCache(B, H, sinks + size, D_K), sinks)
-    for i in range(T):
-        cache.append(*torch.zeros(2, B, H, 1, D_K))
-        held = [j for j in range(i + 1) if j < sinks or i - j < size]
-        assert sorted(cache.positions.tolist()) == held
-        for slot, position in enumerate(cache.positions.tolist()):
-            rolls = position >= sinks
-            assert slot == (sinks + (position - sinks) % size if rolls else position)
+# ---- longer
 
 
 @pytest.mark.parametrize("stretch", [1, 2.5, 8])

@@ -45,7 +45,6 @@ from phase4_causal.long_texts.linear_attention import (
 from phase4_causal.long_texts.local_attention import local_attention
 from phase4_causal.long_texts.state_space import (
     state_space_attention,
-    state_space_by_loops,
     state_space_recurrent,
 )
 from phase4_causal.long_texts.topk_attention import (
@@ -59,7 +58,6 @@ from phase4_causal.rotary_attention import RotaryHeads, frequencies
 from phase4_causal.serving.flash_decoding import flash_decoding
 from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.paged_cache import PagedCache, Text, paged_attention
-from phase4_causal.serving.rolling_cache import RollingCache
 from shared import head_statistics
 from shared.attention_utils import (
     causal_mask,
@@ -250,15 +248,6 @@ def paged(q, k, v):
     return found.unflatten(0, (B, -1)).transpose(1, 2)
 
 
-def rolling(q, k, v):
-    """Word by word, with room for the first two and the last five."""
-    cache, outputs = RollingCache(KeyValueCache(B, H, 7, D_K, dtype=q.dtype), sinks=2), []
-    for query, key, value in zip(q.split(1, 2), k.split(1, 2), v.split(1, 2), strict=True):
-        output, _ = scaled_dot_product_attention(query, *cache.append(key, value))
-        outputs.append(output)
-    return torch.cat(outputs, dim=2)
-
-
 def capped_by(cap, with_sinks):
     """A cap on the scores, and sink logits that depend on the keys, under a mask."""
 
@@ -328,7 +317,6 @@ def blocks_in_loops(q, k):
     return torch.stack(masks).unflatten(0, (B, H))
 
 
-KEPT = masked(lambda i, j: (j <= i) & ((j > i - 5) | (j < 2)))  # the first two and the last five
 FOURTH = masked(lambda i, j: (i - j) % 4 == 0)
 BEFORE = masked(lambda i, j: (j <= i) & (i - j <= 3))
 
@@ -482,11 +470,6 @@ WAYS = {  # of queries, keys and values: the way, its reference, for which lengt
         fading(state_space_at_once),
         ALIKE,
     ),
-    "state_space, loops": (
-        lambda q, k, v: each(state_space_by_loops)(q, k, v, k.mean(dim=-1).sigmoid()),
-        fading(state_space_at_once),
-        SHORT,
-    ),
     "attention_pooling, mean": (
         pooled_by(mean_pooling),
         of_real_words(lambda x: x.mean(dim=0)),
@@ -499,7 +482,6 @@ WAYS = {  # of queries, keys and values: the way, its reference, for which lengt
         FEW,
     ),
     "paged_cache": (for_caches(paged), for_caches(masked(past)), LAST),
-    "rolling_cache": (for_caches(rolling), for_caches(KEPT), ALIKE),
 }
 
 # ---- modules

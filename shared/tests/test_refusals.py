@@ -33,7 +33,6 @@ from phase4_causal.serving.flash_decoding import flash_decoding
 from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.packed_toy import PackedToy
 from phase4_causal.serving.paged_cache import PagedCache, Text
-from phase4_causal.serving.rolling_cache import RollingCache
 from phase4_causal.writing.sampling import Sampling
 from shared.attention_utils import causal_mask, local_mask, padding_mask, strided_mask
 from shared.grammar.best_reader import hidden_word_distribution
@@ -149,13 +148,6 @@ def fewer_queries():
     return linear_attention_recurrent(WORDS[:3], WORDS, WORDS)
 
 
-def rolling(size, sinks, length=0):
-    """A cache that holds `length` positions when it begins to roll."""
-    slots = KeyValueCache(1, 1, sinks + size, 2)
-    slots.append(*torch.zeros(2, 1, 1, length, 2))
-    return RollingCache(slots, sinks)
-
-
 def request(prompt, limit, **more):
     """To a model of 34 positions, with four blocks of five places."""
     return Engine(PackedToy(long_model(34)), 4, 5, **more).add(prompt, limit)
@@ -178,10 +170,7 @@ PHASE_4 = [
     (with_words(delta_rule, beta=BETA[:5]), "for each key, (6,) in torch.float32: got (5,)"),
     (with_words(gated_delta, beta=BETA, alpha=BETA[:5]), "alpha has one number for each key"),
     (with_words(state_space_attention, alpha=BETA.double()), "got (6,) in torch.float64"),
-    (lambda: rolling(0, 5), "of 5 slots one must roll: got sinks=5"),
-    (lambda: rolling(3, 1, length=2), "with empty slots: got one that holds 2 positions"),
-    (lambda: rolling(3, 1).append(*torch.zeros(2, 1, 1, 2, 2)), "one position at a time: got 2"),
-    (lambda: rolling(3, 1).slots.truncate(1), "between 0 and the 0 positions there: got 1"),
+    (lambda: KeyValueCache(1, 1, 4, 2).truncate(1), "between 0 and the 0 positions there: got 1"),
     (lambda: LatentAttention(12, 3, 11, 5), "d_rotary must be even: got 5"),
     (lambda: LATENT.decode(torch.zeros(2, 1, 12), torch.zeros(3, 0, 15)), "got (3, 0, 15); begin"),
     (lambda: frequencies(2, "NTK-aware", 8), "needs 4 features or more: got 2"),
