@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
-from shared.attention_checks import check_copy, check_heads, check_sequences, torch_twin
+from shared.attention_checks import check_copy, check_heads, check_sequences, torch_reference
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
@@ -149,7 +149,7 @@ def main() -> None:
     stack.copy_weights(ours)
     output, _ = ours(x)
     by_stack, _ = stack(x)
-    by_torch, _ = torch_twin(ours)(x, x, x)
+    by_torch, _ = torch_reference(ours)(x, x, x)
     print(f"a stack of heads differs by {(by_stack - output).abs().max():.0e}")
     print(f"nn.MultiheadAttention differs by {(by_torch - output).abs().max():.0e}")
 

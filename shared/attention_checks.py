@@ -137,18 +137,18 @@ def sizes_of(attention: nn.Module) -> str:
     return f"d_model={attention.w_o.in_features}, num_heads={attention.num_heads}"
 
 
-def torch_twin(ours: nn.Module) -> nn.MultiheadAttention:
+def torch_reference(ours: nn.Module) -> nn.MultiheadAttention:
     """PyTorch's own module with the weights of ours.
 
     Its boolean masks mean the opposite, so pass it ~mask.
     """
     projections = ours.w_q, ours.w_k, ours.w_v
     d_model, bias = ours.w_q.in_features, ours.w_q.bias is not None
-    theirs = nn.MultiheadAttention(d_model, ours.num_heads, bias=bias, batch_first=True)
-    theirs.to(ours.w_q.weight)  # its device and dtype
+    reference = nn.MultiheadAttention(d_model, ours.num_heads, bias=bias, batch_first=True)
+    reference.to(ours.w_q.weight)  # its device and dtype
     with torch.no_grad():
-        theirs.in_proj_weight.copy_(torch.cat([w.weight for w in projections]))
+        reference.in_proj_weight.copy_(torch.cat([w.weight for w in projections]))
         if bias:
-            theirs.in_proj_bias.copy_(torch.cat([w.bias for w in projections]))
-    theirs.out_proj.load_state_dict(ours.w_o.state_dict())
-    return theirs
+            reference.in_proj_bias.copy_(torch.cat([w.bias for w in projections]))
+    reference.out_proj.load_state_dict(ours.w_o.state_dict())
+    return reference

@@ -16,7 +16,7 @@ from torch import Tensor
 from phase2_multi_head.costs.measure import paired_times, ratio_quartiles
 from phase2_multi_head.fused_attention import FusedMultiHeadAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, StackOfHeads
-from shared.attention_checks import torch_twin
+from shared.attention_checks import torch_reference
 from shared.attention_utils import causal_mask
 from shared.claims import Numbers
 from shared.experiment import Experiment, Run
@@ -36,7 +36,7 @@ def ways(length: int, device: str) -> dict[str, Callable[[Tensor], Tensor]]:
     attention = MultiHeadAttention(D_MODEL, NUM_HEADS, bias=False).to(device)
     stack = StackOfHeads(D_MODEL, NUM_HEADS).to(device)
     stack.copy_weights(attention)
-    reference = torch_twin(attention)
+    reference = torch_reference(attention)
     fused = FusedMultiHeadAttention(D_MODEL, NUM_HEADS, bias=False).to(device)
     fused.load_state_dict(attention.state_dict())
     causal = FusedMultiHeadAttention(D_MODEL, NUM_HEADS, bias=False, causal=True).to(device)

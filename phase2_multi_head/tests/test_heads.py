@@ -18,7 +18,7 @@ from phase2_multi_head.heads.head_importance import (
 from phase2_multi_head.heads.head_pruning import greedy_order, greedy_rises
 from phase2_multi_head.models import MULTI_HEAD_RECIPE, ONE_LAYER_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
-from shared.attention_checks import torch_twin
+from shared.attention_checks import torch_reference
 from shared.grammar.roles import NO_NAME
 from shared.head_statistics import effective_context
 from shared.tests.helpers import T_K, T_Q, B, near
@@ -43,7 +43,7 @@ def test_multi_head_value_can_differ_from_key_and_dropout_stays_off_the_weights(
     second, _ = ours(x, key, value)
     near(weights.sum(dim=-1), torch.ones(B, 3, T_Q).double())
     assert not torch.equal(first, second), "in training some weights are dropped"
-    near(ours.eval()(x, key, value)[0], torch_twin(ours).eval()(x, key, value)[0])
+    near(ours.eval()(x, key, value)[0], torch_reference(ours).eval()(x, key, value)[0])
 
 
 # ---- the room
