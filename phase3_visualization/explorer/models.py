@@ -171,7 +171,7 @@ def small_record(name: str, model: nn.Module) -> dict:
     """Returns what the page gets of a small model, by the names of its forward pass."""
     state = {}
     for key, parameter in model.state_dict().items():
-        state[key.replace("block.", "blocks.0.")] = parameter
+        state[key.replace("block.", "blocks.0.")] = parameter  # the first of one block
     if isinstance(model, SymbolMover):
         state["positions"] = state["positions"][: SymbolMover.LENGTH]  # those of a string
     record = {
