@@ -17,9 +17,9 @@ from torch import Tensor
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.models import patterns_of
 from shared.grammar.roles import (
-    FAR,
     MARGIN,
     NO_NAME,
+    SEEDS_APART,
     UNTRAINED_MODELS,
     halves,
     needed_beside_others,
@@ -115,7 +115,7 @@ def on_both_halves(trained: Trained) -> OnBothHalves:
     """What heads follow on the half of the sentences that names them, and on the other half."""
     blanks = []
     for i in range(UNTRAINED_MODELS):
-        recipe = replace(trained.recipe, seed=trained.recipe.seed + i * FAR)
+        recipe = replace(trained.recipe, seed=trained.recipe.seed + i * SEEDS_APART)
         blanks.append(untrained_model(recipe, CausalSelfAttention))
     for_naming, for_scoring = halves()
     return OnBothHalves(

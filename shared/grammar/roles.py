@@ -58,7 +58,7 @@ NEEDED_AT_A_POSITION = 0.90  # of the rows have their largest weight there (Voit
 MARGIN = 0.10  # above what a head reaches that learned nothing (Voita et al. 2019)
 FIXED_OFFSETS = range(-5, 6)  # the offsets that are tried
 UNTRAINED_MODELS = 3  # that a head is compared with
-FAR = 10**6  # between their seeds, so that no two seeds of the record share one
+SEEDS_APART = 10**6  # between their seeds, so that no two seeds of the record share one
 TIMES_THE_OTHERS = 2  # so much more often than other words do the related ones look at their word
 NEEDED_IN_A_COLUMN = 0.50  # of the other words look at the word of a column
 NO_NAME = "no name"
@@ -184,7 +184,8 @@ def baselines(recipe: Recipe, make_attention: MakeAttention) -> list[Baselines]:
     """The baselines of a model on the half that names heads, and on the half that must agree."""
     blanks = []
     for i in range(UNTRAINED_MODELS):
-        blanks.append(untrained_model(replace(recipe, seed=recipe.seed + i * FAR), make_attention))
+        another = replace(recipe, seed=recipe.seed + i * SEEDS_APART)
+        blanks.append(untrained_model(another, make_attention))
     return [baselines_on(sentences, blanks) for sentences in halves()]
 
 
