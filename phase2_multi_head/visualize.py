@@ -282,7 +282,7 @@ main = Experiment(
         default=MultiHeadAttention,
         help="MODULE:CLASS of an attention of your own",
     ),
-    about=lambda options: options.attention is MultiHeadAttention,
+    claims_apply=lambda options: options.attention is MultiHeadAttention,
 )
 
 if __name__ == "__main__":

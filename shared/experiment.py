@@ -7,14 +7,13 @@
 
 To add one, write such a file, name its module in shared/lab/plan.py; .github/CONTRIBUTING.md helps.
 The first line of its docstring is the question, and the picture is named after the file.
-measure(run) returns the numbers of one seed by name. What the picture needs beside
-numbers, measure puts into run.shown. title, note and answer are format strings over n, the means,
-and shown. Where another seed may answer otherwise, answer is a function that chooses such a string
-by n.
+measure(run) returns the numbers of one seed by name. Whatever else the picture needs, measure puts
+into run.shown. title, note and answer are format strings. In them n["right"] is the mean of this
+number over the seeds, and shown["word"] is what measure has put there. Where the numbers decide
+what is to be said, answer is a function: it takes n and returns one of several such strings.
 """
 
 import argparse
-import inspect
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -39,7 +38,7 @@ class Run:
     """What measure is told: the options of the command line and the seed.
 
     shown is filled by measure: what else the picture will need. refuse ends the program because of
-    bad input, with one line and exit code 2.
+    bad input, with one line.
     """
 
     options: argparse.Namespace
@@ -56,7 +55,7 @@ class Run:
 class Results:
     """The numbers of all seeds, the options, and what the run of the first seed has shown."""
 
-    runs: Sequence[Numbers]
+    runs: Sequence[Numbers]  # one a seed
     options: argparse.Namespace
     shown: dict[str, Any]
 
@@ -94,12 +93,12 @@ class Picture:
 
 @dataclass(eq=False)
 class Experiment:
-    """main() of a script that measures; the docstring of this file tells of its first parts.
+    """The main of a script that measures. measure, title, note and answer are explained above.
 
     film gives the images of a GIF beside the picture. more_pictures stand beside the picture that
     is named after the file, or replace it. keep writes whatever else a run leaves behind. options
-    adds options of its own to the parser. about says whether the claims are about what these
-    options ask for: of anything else nothing is judged, and no finding is kept.
+    adds options of its own to the parser. claims_apply says whether a run with these options can be
+    judged by the claims; if not, nothing is judged and nothing is saved.
     """
 
     measure: Callable[[Run], Numbers]
@@ -113,11 +112,12 @@ class Experiment:
     more_pictures: Sequence[Picture] = ()
     keep: Callable[[Results], None] | None = None
     options: Callable[[argparse.ArgumentParser], Any] | None = None
-    about: Callable[[argparse.Namespace], bool] = lambda options: True
+    claims_apply: Callable[[argparse.Namespace], bool] = lambda options: True
 
     def __post_init__(self) -> None:
-        self.file = Path(inspect.unwrap(self.measure).__code__.co_filename).resolve()
-        self.doc = sys.modules[self.measure.__module__].__doc__ or ""
+        script = sys.modules[self.measure.__module__]  # "__main__" when it is run
+        self.file = Path(script.__file__).resolve()
+        self.doc = script.__doc__
         self.claims = [replace(claim, experiment=self.module) for claim in self.claims]
 
     @property
@@ -151,8 +151,8 @@ class Experiment:
     def __call__(self, argv: list[str] | None = None) -> str:
         """Measures with every seed; says, draws and keeps what came out; returns the answer."""
         results = self.measure_seeds(argv)
-        as_published = self.tell_the_laboratory(results)
-        self.draw(results, as_published=as_published)
+        as_recorded = self.report(results)
+        self.draw(results, as_recorded=as_recorded)
         if self.keep:
             self.keep(results)
         return results.format(self.answer)
@@ -165,47 +165,51 @@ class Experiment:
         options = cli.parse(parser, argv)
         print(self.question)
         runs = [Run(options, seed, parser.error) for seed in cli.seeds(options)]
-        return Results([self.measure(run) for run in runs], options, runs[0].shown)
+        numbers = [self.measure(run) for run in runs]
+        return Results(numbers, options, shown=runs[0].shown)
 
-    def tell_the_laboratory(self, results: Results) -> bool:
-        """Prints and keeps the numbers and what they say of the claims.
+    def report(self, results: Results) -> bool:
+        """Prints and saves the numbers and what they say of the claims.
 
-        Returns whether the pictures may say the finding. No other line of what phases import knows
-        shared/lab, which is loaded only now, when something has been measured.
+        Returns whether they say what the record says. The laboratory, shared/lab, is loaded here,
+        when something has been measured. Nothing else that a phase imports knows of it.
         """
         from shared.lab import findings
 
-        claims = self.claims if self.about(results.options) else None
+        claims = self.claims if self.claims_apply(results.options) else None
         answer = results.format(self.answer)
-        return findings.tell(self.module, claims, results.runs, answer, results.options)
+        return findings.report(self.module, claims, results.runs, answer, results.options)
 
-    def draw(self, results: Results, *, as_published: bool) -> None:
+    def draw(self, results: Results, *, as_recorded: bool) -> None:
         """Draws and saves every picture, then the film.
 
-        as_published says whether the finding may be the title; else it is the question.
+        The title is the finding if it came out as recorded; else it is the question.
         """
         options = results.options
         if not options.pictures:
             return
-        phase = self.module.partition("_")[0]
+        phase, _, _ = self.module.partition("_")  # phase1_single_head.parts.scaling -> phase1
         for drawing in self.drawings:
-            title, note = self.words(results, drawing, as_published)
+            title, note = self.words(results, drawing, as_recorded)
             fig = drawing.draw(results)
             headline(fig, title, note)
             save_plot(options, f"{phase}/{drawing.name}", fig, self.caption(title, note))
         if self.film:
-            caption = self.caption(*self.words(results, self.own_picture, as_published))
+            caption = self.caption(*self.words(results, self.own_picture, as_recorded))
             images, seconds = self.film(results)
             path = options.output_dir / paths.ANIMATIONS / phase / f"{self.file.stem}.gif"
             save_animation(images, path, caption=caption, seconds_per_frame=seconds)
 
     def draw_runs(self, runs: Sequence[Numbers], options: argparse.Namespace) -> None:
-        """Draws every picture of runs that were made before, such as the ten of the record."""
-        self.draw(Results(runs, options, {}), as_published=True)
+        """Draws what was measured before, such as the ten runs of the record.
 
-    def words(self, results: Results, drawing: Picture, as_published: bool) -> tuple[str, str]:
+        For pictures that need numbers alone: what these runs have shown is not on record.
+        """
+        self.draw(Results(runs, options, shown={}), as_recorded=True)
+
+    def words(self, results: Results, drawing: Picture, as_recorded: bool) -> tuple[str, str]:
         """Returns title and note of a picture, with their numbers."""
-        title = results.format(drawing.title) if as_published else ""
+        title = results.format(drawing.title) if as_recorded else ""
         note = results.format(drawing.note)
         if len(results.runs) > 1:
             note += f" · {len(results.runs)} runs"

@@ -225,7 +225,7 @@ main = Experiment(
     "right noun in both sentences. In {n[the same noun in both]:.0f} it prefers the same noun, "
     "whatever “it” means",
     options=add_model,
-    about=is_default,
+    claims_apply=is_default,
 )
 
 if __name__ == "__main__":

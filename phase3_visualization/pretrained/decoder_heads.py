@@ -233,7 +233,7 @@ main = Experiment(
     "what came next last time, {n[previous, heads]:.0f} look at the token before, and "
     "{n[first, heads]:.0f} rest on the first token",
     options=partial(add_model, default=SMOLLM2),
-    about=is_default,
+    claims_apply=is_default,
 )
 
 if __name__ == "__main__":

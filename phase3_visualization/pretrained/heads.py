@@ -120,7 +120,7 @@ main = Experiment(
     "{shown[model]} give most of their weight to one place. [CLS] gets {shown[gets]:.0%} of all "
     "weight, and its share of what is added is {shown[adds]:.0%}",
     options=published.add_model,
-    about=published.is_default,
+    claims_apply=published.is_default,
 )
 
 if __name__ == "__main__":

@@ -183,7 +183,7 @@ main = Experiment(
         published.add_model,
         default=f"a random one of each kind, MiniLM, and {published.SMOLLM2}",
     ),
-    about=published.is_default,
+    claims_apply=published.is_default,
 )
 
 if __name__ == "__main__":

@@ -211,7 +211,7 @@ main = Experiment(
     "{n[weight on the token before, text]:.2f} of its weight to the token before, and the best "
     "one for what came next last time gives {n[weight on what came next, text]:.2f} there",
     options=add_text_option,
-    about=is_reference,
+    claims_apply=is_reference,
 )
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ main = Experiment(
     answer="It learns to guess the next character: it loses {n[the model]:.2f} nats a character, "
     "where counted triples of characters lose {n[counted triples]:.2f} ({shown[text]})",
     options=add_text_option,
-    about=is_reference,
+    claims_apply=is_reference,
 )
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What did a run measure, and what does it say of each claim beside the record?
 
-Every experiment hands its numbers to `tell`. It prints them, prints a sentence for each claim, and
-keeps them in data/processed/findings/, a file for each experiment. The story of a whole run, the
+Every experiment hands its numbers to `report`. It prints them and a sentence for each claim, and
+saves them in data/processed/findings/, a file for each experiment. The story of a whole run, the
 report page and `replicate --check` read these files and judge the numbers in them again.
 """
 
@@ -25,9 +25,11 @@ from shared.lab.plan import scripts
 
 WIDTH, INDENT = 100, "    "  # of the printed lines
 MOST_ROWS = 16  # of the numbers that are printed without --numbers
-MOST_OUTSIDE = 0.15  # of the numbers of a run: where more lie outside the record, it is said
-FEW = 2  # numbers outside, of which nothing is said
-OTHERWISE = ("quick", "d_model", "heads", "layers")  # options that the record was made without
+# A run is said to differ from the record if more of its numbers lie outside than a few, and than
+# this share.
+FEW_OUTSIDE, MOST_OUTSIDE = 2, 0.15
+# With these options another model is trained than the record's.
+OTHER_MODELS = ("quick", "d_model", "heads", "layers")
 
 
 # ---- numbers as a reader wants them
@@ -82,8 +84,8 @@ def is_split(values: Sequence[float]) -> bool:
 class Finding:
     """A claim, in how many seeds of the record it holds, and in how many of this run.
 
-    recorded is None for a claim that is newer than the record. effects: the number that decides, of
-    each seed of the record, or of this run if there is none.
+    recorded is None for a claim that is newer than the record. effects has the number that decides,
+    one a seed: of the record or, for a newer claim, of this run.
     """
 
     claim: Claim
@@ -93,7 +95,7 @@ class Finding:
 
     @property
     def kind(self) -> str:
-        """HOLDS, FAILS or DIFFER, on record if it is there."""
+        """HOLDS, FAILS or DIFFER: what the record says or, of a newer claim, what this run says."""
         return (self.recorded or self.here).kind
 
     @property
@@ -104,8 +106,8 @@ class Finding:
         return f"{self.here} (in this run; not on record yet)"
 
     @property
-    def as_published(self) -> bool:
-        """Whether this run does not deny what the record says."""
+    def as_recorded(self) -> bool:
+        """Whether this run may say what the record says. It may not if all its seeds deny it."""
         known = self.recorded
         return known is None or not known.decided or self.here.kind == known.kind
 
@@ -118,31 +120,31 @@ class Finding:
         on_record = f"On record this {self.recorded.in_words}"
         if not self.recorded.decided:
             return f"{on_record}; {here}"
-        return f"{on_record}, {'and this run agrees' if self.as_published else f'but {here}'}"
+        return f"{on_record}, {'and this run agrees' if self.as_recorded else f'but {here}'}"
 
     @property
     def deciding(self) -> str:
         """Returns what decided: where the next seed falls or, if that misleads, all ten values.
 
-        It misleads where the values lie in two groups, and where it crosses the bar though none of
-        them does.
+        An interval misleads where the values lie in two groups. It also misleads where the bar lies
+        inside of it, though all values lie on one side of the bar.
         """
         values = sorted(self.effects)
         if self.recorded is None:
             return between((values[0], values[-1]))
         low, high = record.next_seed(values)
-        bar = self.claim.bar
-        some_cross = values[0] < bar < values[-1]
-        if is_split(values) or (low < bar < high and not some_cross):
+        bar_inside = low < self.claim.bar < high
+        on_one_side = not values[0] < self.claim.bar < values[-1]
+        if is_split(values) or (bar_inside and on_one_side):
             return "ten values: " + " ".join(f"{value:.2g}" for value in values)
         return between((low, high))
 
 
-def finding(claim: Claim, runs: Sequence[Numbers]) -> Finding:
+def judge_claim(claim: Claim, runs: Sequence[Numbers]) -> Finding:
     """Holds a claim against the record and against the runs of a reader."""
     recorded = record.verdict(claim)
-    measured = record.runs(claim.experiment) if recorded else runs
-    effects = [claim.effect(numbers) for numbers in measured]
+    deciding_runs = record.runs(claim.experiment) if recorded else runs
+    effects = [claim.effect(numbers) for numbers in deciding_runs]
     return Finding(claim, recorded, claim.over(runs), effects)
 
 
@@ -156,7 +158,7 @@ class Judgement:
     @property
     def turned(self) -> list[Finding]:
         """The findings that came out otherwise than the record has them."""
-        return [finding for finding in self.findings if not finding.as_published]
+        return [finding for finding in self.findings if not finding.as_recorded]
 
     @property
     def differs(self) -> str:
@@ -169,15 +171,15 @@ class Judgement:
         if self.turned:
             ids = [finding.claim.id for finding in self.turned]
             parts.append(f"{' and '.join(ids)} came out otherwise")
-        outside, of = self.inside.count(False), len(self.inside)
-        if outside > FEW and outside > MOST_OUTSIDE * of:
-            parts.append(f"{outside} of {of} numbers lie outside the range where it has them")
+        outside, total = self.inside.count(False), len(self.inside)
+        if outside > FEW_OUTSIDE and outside > MOST_OUTSIDE * total:
+            parts.append(f"{outside} of {total} numbers lie outside the range where it has them")
         return f"This run differs from the record: {', and '.join(parts)}." if parts else ""
 
 
 def judge(claims: Iterable[Claim], experiment: str, runs: Sequence[Numbers]) -> Judgement:
     """Compares the runs of an experiment with the record."""
-    findings = [finding(claim, runs) for claim in claims]
+    findings = [judge_claim(claim, runs) for claim in claims]
     return Judgement(findings, record.inside(experiment, runs))
 
 
@@ -199,12 +201,14 @@ def wrapped(text: str, indent: str = INDENT) -> str:
 def print_numbers(experiment: str, runs: Sequence[Numbers], *, everything: bool) -> None:
     """Prints the means over the runs, one a line; the end of a long list only if asked for."""
     whose = "this run" if len(runs) == 1 else f"mean of {len(runs)} runs"
-    lines = beside_record(mean_of(runs), experiment, whose).splitlines()
-    if not everything and len(lines) > 1 + MOST_ROWS:
-        more = len(lines) - 1 - MOST_ROWS
-        lines = [*lines[: 1 + MOST_ROWS], f"... {more} more lines with --numbers"]
-    if lines:
-        print("", *lines, "", sep="\n")
+    table = beside_record(mean_of(runs), experiment, whose)
+    if not table:
+        return
+    heading, *rows = table.splitlines()
+    if not everything and len(rows) > MOST_ROWS:
+        more = len(rows) - MOST_ROWS
+        rows = [*rows[:MOST_ROWS], f"... {more} more lines with --numbers"]
+    print("", heading, *rows, "", sep="\n")
 
 
 def print_judgement(judgement: Judgement, *, rules: bool) -> None:
@@ -226,7 +230,7 @@ def print_judgement(judgement: Judgement, *, rules: bool) -> None:
 class SavedRun:
     """What a run of an experiment leaves behind.
 
-    otherwise has the options with which it trained otherwise than the record did: ["--quick"].
+    otherwise has the options by which its models are not those of the record: ["--quick"].
     """
 
     experiment: str
@@ -276,7 +280,7 @@ def load(file: Path) -> SavedRun:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         return SavedRun(**{part.name: content[part.name] for part in fields(SavedRun)})
-    except (ValueError, KeyError):
+    except (ValueError, TypeError, KeyError):
         raise unreadable(file) from None
 
 
@@ -294,22 +298,22 @@ def gather(output_dir: Path) -> list[SavedRun]:
 
 
 def made_otherwise(options: argparse.Namespace) -> list[str]:
-    """Returns the options with which a run trains otherwise than the record did: ["--quick"]."""
-    given = [name for name in OTHERWISE if getattr(options, name)]
+    """Returns the options by which the models of a run are not those of the record: ["--quick"]."""
+    given = [name for name in OTHER_MODELS if getattr(options, name)]
     return [f"--{name.replace('_', '-')}" for name in given]
 
 
-def tell(
+def report(
     experiment: str,
     claims: Sequence[Claim] | None,
     runs: Sequence[Numbers],
     answer: str,
     options: argparse.Namespace,
 ) -> bool:
-    """Prints and keeps what a run measured; returns whether its pictures may say the finding.
+    """Prints and saves what a run measured; returns whether every claim came out as recorded.
 
-    They may if no claim came out otherwise than on record. claims is None if these options ask for
-    something that the claims are not about: then nothing is judged, and nothing is kept.
+    claims is None if the claims do not apply to a run with these options: then nothing is judged
+    and nothing is saved.
     """
     print_numbers(experiment, runs, everything=options.numbers)
     if claims is None:

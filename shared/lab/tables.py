@@ -139,7 +139,7 @@ def entry(claim: Claim) -> str:
     point = cell(escape(claim.point, quote=False))
     decides = "not on record yet"
     if record.verdict(claim):
-        decides = findings.finding(claim, record.runs(claim.experiment)).deciding
+        decides = findings.judge_claim(claim, record.runs(claim.experiment)).deciding
     revised = f" *After a look at seeds 0 to 9: {claim.revised}.*" if claim.revised else ""
     return FINDING.format(
         id=claim.id,

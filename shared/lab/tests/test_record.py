@@ -181,7 +181,7 @@ def test_an_interval_keeps_to_what_its_values_are():
 def test_ten_values_stand_where_an_interval_would_mislead(recorded, values, at_least, said):
     """It would where they lie in two groups, and where it crosses a bar that none of them does."""
     recorded(rows(values))
-    assert findings.finding(made(at_least=at_least), wet(0.6)).deciding == said
+    assert findings.judge_claim(made(at_least=at_least), wet(0.6)).deciding == said
 
 
 def test_a_record_is_written_and_read(tmp_path):
@@ -226,13 +226,13 @@ def test_the_record_on_disk_has_every_claim_and_what_pages_quote():
 )
 def test_a_finding_reads_as_a_sentence_about_record_and_run(recorded, rule, here, sentence, agrees):
     recorded(rows(TEN))
-    finding = findings.finding(made(**rule), wet(*here))
-    assert finding.sentence.endswith(sentence) and finding.as_published == agrees
+    finding = findings.judge_claim(made(**rule), wet(*here))
+    assert finding.sentence.endswith(sentence) and finding.as_recorded == agrees
 
 
 def test_a_finding_that_is_newer_than_the_record_stands_for_this_run_alone(recorded):
     recorded(rows(TEN))
-    newer = findings.finding(made(experiment="b", explored=7), wet(0.4, 0.5))
+    newer = findings.judge_claim(made(experiment="b", explored=7), wet(0.4, 0.5))
     assert newer.deciding == "0.4 to 0.5" and newer.kind == DIFFER
     assert newer.verdict == "holds, 1 of 2 seeds (in this run; not on record yet)"
 
@@ -405,11 +405,11 @@ def test_a_title_is_said_only_where_all_claims_come_out_as_on_record(run):
     _, _, kept = run(runs=wet(*[0.7] * 10))
     assert "claims hold in 10 and 10 of 10 seeds." in story_of(run.kept)
     assert caption_of(run.drawn / "wetness.png") == "Is water wet? word 0"
-    assert [finding.as_published for finding in kept.judged().findings] == [True, False]
+    assert [finding.as_recorded for finding in kept.judged().findings] == [True, False]
 
 
 def test_of_what_the_claims_are_not_about_nothing_is_judged_or_kept(run):
-    run.experiment.about = lambda options: False
+    run.experiment.claims_apply = lambda options: False
     with pytest.raises(FileNotFoundError):
         run(runs=wet(*TEN))
     assert caption_of(run.drawn / "wetness.png") == "Is water wet? word 0"
