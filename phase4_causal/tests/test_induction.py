@@ -2,7 +2,6 @@
 
 import math
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,10 +14,8 @@ from phase4_causal.induction import induction_scores as task
 from phase4_causal.induction import word_tables as tables
 from phase4_causal.induction.induction_scores import HEADS_A_LAYER as HEADS
 from phase4_causal.induction.induction_scores import untrained_repeater
-from shared import charts
 from shared.attention_utils import causal_mask
 from shared.toy_model import patched_input
-from shared.visualization_utils import BLUE
 
 MODEL = untrained_repeater(3).double()
 TOKENS = task.repeated_sequences(7, torch.Generator().manual_seed(5))
@@ -43,12 +40,6 @@ def test_sequences_repeat_a_block_of_their_own(shortest, longest, length):
         assert row[period:] == row[:-period]
         periods.add(period)
     assert periods == set(range(shortest, longest + 1))
-
-
-def test_a_copy_from_the_middle_has_a_block_of_eight():
-    places = induction.FROM_THE_MIDDLE
-    assert places[:16] == list(range(16))
-    assert places[16:] == [8 + i % 8 for i in range(len(places) - 16)]
 
 
 def test_places_against_a_plain_loop():
@@ -83,16 +74,6 @@ def test_score_of_heads_that_are_known():
     assert task.scores_on(made_by_hand, tokens).tolist() == [[0, 0, 1]] * 2
     before, matching = task.scores_for_naming(made_by_hand, 3)
     assert before.tolist() == [0, 1, 0] and matching.tolist() == [0, 0, 1]
-
-
-def test_wrong_guesses_against_a_plain_loop():
-    logits, _ = MODEL(TOKENS[:, :-1])
-    misses = []
-    for row, said in zip(TOKENS.tolist(), logits.argmax(dim=-1).tolist(), strict=True):
-        for i, word in enumerate(said):
-            if row[i] in row[:i]:
-                misses.append(word != row[i + 1])
-    assert task.wrong(MODEL, TOKENS) == pytest.approx(sum(misses) / len(misses))
 
 
 @torch.no_grad()
@@ -154,15 +135,6 @@ def test_where_the_loss_falls():
     assert induction.first_below(losses, 0.75) == 20
     assert induction.first_below(losses, 0.25) == 30
     assert induction.first_below(losses, 0.001) == 40
-
-
-def test_attention_alone_learns_and_networks_only_where_they_are_wanted():
-    with_networks = task.train_repeater(untrained_repeater(3, networks=True), 3, 60)
-    alone = task.train_repeater(untrained_repeater(3), 3, 60)
-    for block, other in zip(with_networks.blocks, alone.blocks, strict=True):
-        assert block.feed_forward[-1].weight.all()
-        assert not other.feed_forward(torch.randn(5, 64)).any()
-    assert loss(alone, TOKENS) < 4.5, "the loss is that of the next word"
 
 
 # ---- what the weights of the two layers do together, and by which path the answer comes
@@ -239,16 +211,6 @@ def test_scores_of_tables_that_are_known():
     assert tables.on_diagonal(eye) == 1, "rows are asked, not columns"
 
 
-def test_texts_differ_in_two_words_and_ask_for_what_follows_one_of_them():
-    pairs = task.exchanged_words(200, torch.Generator().manual_seed(5))
-    rows = (pairs.clean, pairs.corrupted, pairs.position, pairs.answers)
-    for clean, corrupted, asked, answers in zip(*(x.tolist() for x in rows), strict=True):
-        assert sum(a != b for a, b in zip(clean, corrupted, strict=True)) == 2
-        for text, answer in zip((clean, corrupted), answers, strict=True):
-            assert text[text.index(clean[asked]) + 1] == answer
-            assert text[: asked + 1].count(clean[asked]) == 2
-
-
 def attended(block, of_queries, of_keys, of_values):
     """What the heads of a layer give, (B, H, T, d_v), if each projection reads another stream."""
     query = split_heads(block.attention.w_q(block.attention_norm(of_queries)), HEADS)
@@ -290,14 +252,3 @@ def test_paths_are_what_a_forward_pass_by_hand_gives(model):
     found = circuits.by_path(patching, senders, receivers)
     assert found == pytest.approx(expected, abs=1e-10)
     assert len({round(abs(value), 3) for value in found.values()}) == 4, "four paths, four numbers"
-
-
-def test_the_number_of_a_short_bar_stands_beside_it_and_not_at_the_guess():
-    figure, ax = plt.subplots()
-    values = {"short": [0.1], "near the guess": [0.5], "long": [1.0]}
-    charts.bars(ax, values, dict.fromkeys(values, BLUE), guess=0.6)
-    short, near_guess, long = [text.get_position()[0] for text in ax.texts[:3]]
-    plt.close(figure)
-    assert 0.1 < short < 0.2
-    assert 0.6 < near_guess < 0.7, "the dotted line would run through it"
-    assert 1.0 < long < 1.1

@@ -15,7 +15,6 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.long_texts import (
     hybrid,
-    long_context,
     overwriting,
     sparse_masks,
 )
@@ -39,7 +38,6 @@ from phase4_causal.long_texts.linear_attention import (
     linear_attention_recurrent,
 )
 from phase4_causal.long_texts.state_space import (
-    decay_mask,
     state_space_attention,
     state_space_recurrent,
 )
@@ -186,16 +184,6 @@ def test_where_nothing_fades_the_gated_delta_rule_is_the_delta_rule():
     near(nothing_fades, (query @ key.mT).tril() @ value)  # linear attention, nothing divided
 
 
-def test_where_there_is_nothing_to_correct_the_gated_delta_rule_is_a_state_space():
-    """No key reads what another has written; beta is 1."""
-    query, _, value, alpha = words_of(5)
-    key = torch.eye(5, dtype=torch.float64).expand(2, 3, 5, 5)
-    found = gated_delta(query, key, value, torch.ones_like(alpha), alpha)
-    expected = state_space_recurrent(query, key, value, alpha)
-    near(found[0], expected[0])
-    near(found[1], expected[1])
-
-
 def test_an_alpha_of_0_begins_anew_and_has_a_gradient():
     """In front of one word, inside a chunk: what comes after is a text of its own."""
     query, key, value, beta = words_of(23, leading=())
@@ -205,11 +193,6 @@ def test_an_alpha_of_0_begins_anew_and_has_a_gradient():
     assert_same(output, gated_delta_recurrent(*inputs)[0], inputs)
     alone, _ = gated_delta(*[x[11:] for x in inputs])
     near(output[11:], alone)
-
-
-def test_a_mask_of_decays_by_hand():
-    found = decay_mask(torch.tensor([0.5, 0.5, 0.25])[:, None])
-    assert found.tolist() == [[1, 0, 0], [0.5, 1, 0], [0.125, 0.25, 1]]
 
 
 def linear_at_once(*words):
@@ -287,25 +270,6 @@ def test_16_bits_of_linear_attention_and_of_the_delta_rule_are_summed_in_float32
     near(far, linear_attention(exact[0], (key - 8).double(), exact[2]), share=2**-6)
 
 
-@pytest.mark.parametrize("which", [0, 1, 2, 3])
-def test_nan_reaches_no_earlier_word_of_the_recurrence(which):
-    inputs = words_of(11, leading=())
-    before, _ = delta_rule_recurrent(*inputs)
-    inputs[which][7] = math.nan
-    after, _ = delta_rule_recurrent(*inputs)
-    assert torch.equal(after[:7], before[:7]) and after[7].isnan().all()
-
-
-def test_texts_write_every_key_twice_and_its_newest_value_last():
-    keys, values, newest, text = overwriting.written_twice(11, torch.Generator().manual_seed(0))
-    near(torch.cat([keys, values], dim=1).norm(dim=-1), torch.ones(overwriting.TEXTS, 33))
-    assert torch.equal(text.sort().values, torch.arange(22).expand(overwriting.TEXTS, -1))
-    for order, last in zip(text.tolist(), newest.tolist(), strict=True):
-        written = {value % 11: value for value in order}  # a dictionary keeps what comes last
-        assert [written[key] for key in range(11)] == last
-    assert 0 < (newest < 11).double().mean() < 1, "which value is the newest is chance"
-
-
 # ---- chosen keys
 
 
@@ -329,31 +293,6 @@ def test_a_hidden_key_is_not_chosen_whatever_its_score():
 
 
 # ---- layers of both kinds
-
-
-def test_every_question_of_a_text_has_the_value_that_stands_behind_its_key():
-    symbols, answers = hybrid.pairs_and_questions(11, 7, torch.Generator().manual_seed(0))
-    assert symbols.shape == (11, 21)
-    for text, wanted in zip(symbols.tolist(), answers.tolist(), strict=True):
-        told = dict(zip(text[0:14:2], text[1:14:2], strict=True))
-        assert len(told) == 7 and max(told) < hybrid.KEYS
-        assert [told[asked] - hybrid.KEYS for asked in text[14:]] == wanted
-    assert not torch.equal(symbols[:, 14:], symbols[:, 0:14:2]), "asked in another order"
-
-
-def test_the_share_found_counts_values():
-    """A model that reads the pairs, and is wrong about the last question."""
-
-    def answer(symbols):
-        logits = torch.zeros(*symbols.shape, hybrid.VALUES)
-        for text, symbols_of_text in enumerate(symbols.tolist()):
-            told = dict(zip(symbols_of_text[0:8:2], symbols_of_text[1:8:2], strict=True))
-            for place in (8, 9, 10):
-                logits[text, place, told[symbols_of_text[place]] - hybrid.KEYS] = 1
-            logits[text, 11] = -logits[text, 10]
-        return logits
-
-    assert 0.75 <= hybrid.share_found(answer, 4) < 0.85
 
 
 def heads_of_words(parts):
@@ -382,16 +321,6 @@ def test_a_layer_reads_the_past_and_its_convolution_the_word_before(kind):
 
 
 # ---- reach
-
-
-def test_the_traffic_of_tiles_is_what_a_loop_counts():
-    """16 KiB hold four tiles of 16 rows of 64 numbers of 4 bytes."""
-    floats = 0
-    for rows in (16, 16, 5):
-        floats += 2 * 64 * (rows + 37)  # own queries and outputs, all keys and values
-    near(long_context.moved(37, 16), 4 * floats / 2**20)
-    # Query, key, value, output; 9 scores and 9 weights, each written and read.
-    near(long_context.moved(3), 4 * (4 * 3 * 64 + 4 * 9) / 2**20)
 
 
 @pytest.mark.parametrize(

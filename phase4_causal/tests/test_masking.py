@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
 from phase2_multi_head.models import MULTI_HEAD_RECIPE as MASKED_WORD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from phase4_causal import visualize
 from phase4_causal.causal_attention import CausalSelfAttention, generate
 from phase4_causal.long_texts.flash_attention import flash_attention
 from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent
@@ -26,16 +25,15 @@ from phase4_causal.masking import (
     next_word_roles,
 )
 from phase4_causal.models import CAUSAL_RECIPE, largest_leak, patterns_of, with_attention
-from shared.attention_utils import causal_mask, document_mask, padding_mask
+from shared.attention_utils import causal_mask, document_mask
 from shared.grammar.best_reader import next_word_floor
 from shared.grammar.roles import MARGIN, NO_NAME, TIMES_THE_OTHERS
 from shared.grammar.scores import with_relations
-from shared.head_statistics import even_weights, layer_statistics
 from shared.tests.helpers import near
 from shared.toy_language import END_ID, START_ID, TOY_SENTENCE, VOCABULARY, Sentence, encode
 from shared.toy_model import ToyTransformer, weights_on_sentence
 from shared.training.objectives import corpus, word_by_word_loss
-from shared.training.recipes import Recipe, untrained_model
+from shared.training.recipes import untrained_model
 
 SENTENCES, HELD_OUT = corpus()
 TOKENS = torch.tensor([[START_ID, *encode(["the", "cat", "sat", "on"])]])
@@ -218,53 +216,6 @@ def test_a_bigram_model_loses_what_a_loop_counts():
 # ---- patterns
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_statistics_by_layer_and_head_are_those_of_plain_loops_and_one_for_even_weights(causal):
-    lengths, draw = [7, 5], torch.Generator().manual_seed(0)
-    real = padding_mask(torch.tensor(lengths), 7)
-    mask = real & real.mT  # (N, 1, 1, T) & (N, 1, T, 1) -> (N, 1, T, T)
-    mask = mask.tril() if causal else mask
-    scores = torch.randn(2, 2, 3, 7, 7, dtype=torch.float64, generator=draw)
-    layers = [masked_softmax(of_layer, mask) for of_layer in scores]
-    found = layer_statistics(layers, mask)
-    for layer, head in itertools.product(range(2), range(3)):
-        rows = {name: [] for name in found}
-        for n, length in enumerate(lengths):
-            for i in range(length):
-                seen = range(i + 1 if causal else length)
-                weights = layers[layer][n, head, i].tolist()
-                entropy = -sum(weights[j] * math.log(weights[j]) for j in seen)
-                distance = sum(weights[j] * abs(i - j) for j in seen)
-                even = sum(abs(i - j) for j in seen) / len(seen)
-                rows["entropy"].append(entropy)
-                rows["distance"].append(distance)
-                if len(seen) > 1:
-                    rows["normalised entropy"].append(entropy / math.log(len(seen)))
-                    rows["normalised distance"].append(distance / even)
-        for name, values in rows.items():
-            # why: 1/n of even weights is float32
-            near(found[name][layer, head], sum(values) / len(values), 1e-5)
-    of_even = layer_statistics([even_weights(mask)], mask)
-    for name in ("normalised entropy", "normalised distance"):
-        near(of_even[name], torch.ones(1, 1, dtype=torch.float64), 1e-5)  # why: float32, as above
-
-
-def test_numbers_of_the_first_and_the_last_layer():
-    entropy = torch.tensor([[0.9, 0.7], [0.4, 0.2]])
-    spread = heads_under_a_mask.Spread({"normalised entropy": entropy}, {})
-    numbers = heads_under_a_mask.by_layer("it", spread)
-    assert numbers == pytest.approx(
-        {
-            "it, first layer, normalised entropy": 0.8,
-            "it, first layer, most focused": 0.7,
-            "it, first layer, least focused": 0.9,
-            "it, last layer, normalised entropy": 0.3,
-            "it, last layer, most focused": 0.2,
-            "it, last layer, least focused": 0.4,
-        }
-    )
-
-
 def test_cut_is_what_the_first_layer_computes_under_the_mask_and_not_the_second():
     """Rows are scaled back, and deeper layers read what the mask changed."""
     trained = untrained_model(replace(MASKED_WORD_RECIPE, num_layers=2), MultiHeadAttention)
@@ -385,19 +336,6 @@ def test_a_position_comes_before_a_relation_and_a_relation_before_the_other_name
     ]
 
 
-@torch.no_grad()
-def test_masks_have_no_parameters():
-    """The same weights with the mask, without, and under a mask of the caller."""
-    recipe = Recipe("t", "next word", 3, 2, 0, d_model=33)
-    trained = untrained_model(recipe, MultiHeadAttention)
-    torch.nn.init.normal_(trained.model.output_bias)
-    tokens = torch.tensor([encode(TOY_SENTENCE.split())])
-    masked, _ = with_attention(trained, CausalSelfAttention)(tokens)
-    near(masked, trained.model(tokens, mask=causal_mask(6))[0])
-    again, _ = with_attention(trained, MultiHeadAttention)(tokens)
-    near(again, trained.model(tokens)[0], share=0)
-
-
 def test_texts_packed_into_one_row_are_the_texts_alone():
     attention = CausalSelfAttention(33, 3).double()
     texts = torch.randn(1, 12, 33, dtype=torch.float64)
@@ -420,9 +358,3 @@ def test_generation_follows_the_logits_stops_at_end_and_at_the_limit():
     assert generate(model, [VOCABULARY[-3]], limit=20)[:3] == list(VOCABULARY[-3:])
     before_end = [VOCABULARY[END_ID - 1]]
     assert generate(model, before_end) == before_end
-
-
-def test_only_links_to_later_words_of_this_sentence_count():
-    names = [NO_NAME, "noun → determiner", "determiner → noun", "adjective → noun"]
-    words = ["the", "cat", "sat", "on", "the", "mat"]
-    assert visualize.linked_ahead(names, words) == [(2, 0, 1), (2, 4, 5)]

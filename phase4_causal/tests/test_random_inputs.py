@@ -14,8 +14,6 @@ from hypothesis import configuration, given, settings
 from hypothesis import strategies as st
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
-from phase4_causal.long_texts.flash_attention import flash_attention
-from shared.attention_utils import padding_mask
 from shared.tests.helpers import as_printed, near
 
 LARGEST = {  # scores stay finite
@@ -141,19 +139,3 @@ def test_llms_from_scratch_attention_without_weights():
     output, weights = scaled_dot_product_attention(math.sqrt(3) * x, x, x)
     as_printed(weights[1], [0.1385, 0.2379, 0.2333, 0.1240, 0.1082, 0.1581], digits=4)
     as_printed(output[1], [0.4419, 0.6515, 0.5683], digits=4)
-
-
-def test_d2l_dot_product_attention_on_equal_keys():
-    """d2l-ai/d2l-en, attention-scoring-functions: means of the first 2 and the first 6 values."""
-    query, key = torch.randn(2, 1, 2), torch.ones(2, 10, 2)
-    value = torch.arange(40.0).reshape(1, 10, 4).repeat(2, 1, 1)
-    mask = padding_mask(torch.tensor([2, 6]), 10)[:, 0]
-    output, _ = scaled_dot_product_attention(query, key, value, mask)
-    near(output, torch.tensor([[[2.0, 3, 4, 5]], [[10.0, 11, 12, 13]]]))
-
-
-def test_pytorch_products_that_16_bits_cannot_hold():
-    """test_scaled_dot_product_attention_fp16_overflow (issue 160841): scores of 586,000."""
-    x = torch.full((1, 32, 23, 80), 256.0, dtype=torch.float16)
-    core, _ = scaled_dot_product_attention(x, x, x)
-    assert torch.equal(core, x) and torch.equal(flash_attention(x, x, x), x)

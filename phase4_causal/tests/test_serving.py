@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from phase2_multi_head.costs.measure import count_operations
-from phase2_multi_head.grouped_query_attention import kv_cache_bytes
 from phase3_visualization.pretrained import any_model, language_model
 from phase4_causal import rotary_attention
 from phase4_causal.causal_attention import CausalSelfAttention, generate
@@ -44,14 +43,6 @@ def test_operations_and_bytes_of_a_pass():
     assert operations == in_layers + 2 * words * d * len(VOCABULARY)
     kept = sum(cache.num_bytes for cache in new_caches(model, length, batch))
     assert moved == sum(parameter.nbytes for parameter in model.parameters()) + kept
-
-
-@pytest.mark.parametrize(
-    ("layers", "heads", "d_k", "kib"),
-    [(12, 12, 64, 36), (32, 32, 128, 512), (32, 8, 128, 128)],  # GPT-2, Llama 2 7B, Llama 3 8B
-)
-def test_a_word_keeps_what_the_lesson_says(layers, heads, d_k, kib):
-    assert kv_cache_bytes(heads, d_k, 1, num_layers=layers) == kib * 2**10  # in 16 bits
 
 
 # ---- drafts

@@ -33,7 +33,7 @@ from phase4_causal.serving.flash_decoding import flash_decoding
 from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.packed_toy import PackedToy
 from phase4_causal.serving.paged_cache import PagedCache, Text
-from phase4_causal.writing.sampling import Sampling
+from phase4_causal.writing.sampling import Sampling, new_caches, write_sentences
 from shared.attention_utils import causal_mask, local_mask, padding_mask, strided_mask
 from shared.grammar.best_reader import hidden_word_distribution
 from shared.head_statistics import head_statistics
@@ -136,7 +136,12 @@ PHASE_3 = [
 
 LATENT = LatentAttention(12, 3, 11, 4)
 WORDS, BETA = torch.zeros(6, 3), torch.zeros(6)
-TWO_HEADS = torch.zeros(2, 2, 4)  # of two words, (N, H, d_k)
+TWO = torch.zeros(2, 2, 4)  # two heads of two words
+LEARNED = torch.zeros(1, 2, 2, 4, requires_grad=True)
+
+
+def cache_of(dtype):
+    return KeyValueCache(1, 2, 5, 4, dtype=dtype)
 
 
 def with_words(way, **more):
@@ -170,6 +175,19 @@ PHASE_4 = [
     (with_words(delta_rule, beta=BETA[:5]), "for each key, (6,) in torch.float32: got (5,)"),
     (with_words(gated_delta, beta=BETA, alpha=BETA[:5]), "alpha has one number for each key"),
     (with_words(state_space_attention, alpha=BETA.double()), "got (6,) in torch.float64"),
+    (lambda: KeyValueCache(1, 2, 1, 4).append(TWO[None], TWO[None]), "room for 1 positions: got 2"),
+    (lambda: KeyValueCache(1, 2, 5, 3).append(TWO[None], TWO[None]), "(1, 2, T_new, 3): got (1, 2"),
+    (lambda: KeyValueCache(1, 2, 5, 4).append(TWO[None], TWO[None, :, :1]), "got 2 and 1"),
+    (
+        lambda: cache_of(torch.float16).append(TWO[None], TWO[None]),
+        "make it with dtype=torch.float32",
+    ),
+    (lambda: cache_of(torch.float32).append(LEARNED, LEARNED), "with gradients; call the model"),
+    (lambda: new_caches(long_model(34), 35), "34 positions: got max_length=35"),
+    (
+        lambda: write_sentences(long_model(34), torch.ones(1, 4).long(), limit=3),
+        "of 3 words: got 3",
+    ),
     (lambda: KeyValueCache(1, 1, 4, 2).truncate(1), "between 0 and the 0 positions there: got 1"),
     (lambda: LatentAttention(12, 3, 11, 5), "d_rotary must be even: got 5"),
     (lambda: LATENT.decode(torch.zeros(2, 1, 12), torch.zeros(3, 0, 15)), "got (3, 0, 15); begin"),
@@ -179,7 +197,7 @@ PHASE_4 = [
     (lambda: request("", 36), "at most 35, the model's positions and one: got 36"),
     (lambda: request("", 22), "at most 21, the places of all blocks and one: got 22; make more"),
     (lambda: request("", 9, chunk_size=0), "chunk_size must be a whole number, 1 or more"),
-    (lambda: stored(TWO_HEADS, TWO_HEADS), "must be (1, 2, 4): got (2, 2, 4) and (2, 2, 4)"),
+    (lambda: stored(TWO, TWO), "must be (1, 2, 4): got (2, 2, 4) and (2, 2, 4)"),
     (lambda: KeyValueCache(1, 1, 0, 1), "max_length must be a whole number, 1 or more: got 0"),
     (lambda: PagedCache(1, 0, 1, 1, 1, X, share=True), "num_blocks must be a whole number, 1 or"),
     (lambda: Sampling(math.nan), "temperature must be finite, and 0"),
