@@ -6,8 +6,7 @@ by their positions and build the masks, and our function gets the four.
 
 Two additions of published models change the softmax itself: a cap on the scores,
 cap · tanh(score / cap), and a sink logit, one learned number a head that takes part in the softmax
-and stands for nobody, so that a row of weights sums to less than 1. parity.py compares each kind of
-tiny_model with the library's own attention.
+and stands for nobody, so that a row of weights sums to less than 1.
 """
 
 import math
@@ -176,88 +175,6 @@ def modules_of(language_model: LanguageModel) -> list[MultiHeadAttention]:
         module.w_o = output.dense
         modules.append(module.eval())
     return modules
-
-
-# ---- a small model of each kind, with random weights
-
-SIZES = {
-    "vocab_size": 97,
-    "hidden_size": 48,
-    "intermediate_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 6,
-    "max_position_embeddings": 64,
-    "pad_token_id": 1,
-}
-GROUPED = SIZES | {"num_key_value_heads": 2, "bos_token_id": 0, "eos_token_id": 1}
-WIDE = GROUPED | {"head_dim": 10}  # heads that together are wider than the model
-WINDOW = {"sliding_window": 3}
-ONE_WINDOW = WINDOW | {"layer_types": ["sliding_attention", "full_attention"]}
-MAY_SLIDE = {"use_sliding_window": True}
-SCALED = {"query_pre_attn_scalar": 7}
-EXPERTS = {"num_experts_per_tok": 2, "num_local_experts": 3}
-LATENT = {
-    "num_key_value_heads": 6,
-    "q_lora_rank": 14,
-    "kv_lora_rank": 10,
-    "qk_rope_head_dim": 4,
-    "qk_nope_head_dim": 6,
-    "v_head_dim": 8,
-    "n_routed_experts": 4,
-    "n_group": 1,
-    "topk_group": 1,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 8,
-    "first_k_dense_replace": 1,
-}
-# Kind, as configurations call it -> what a small one is made of.
-MODEL_KINDS: dict[str, dict[str, Any]] = {
-    "bert": SIZES,
-    "roberta": SIZES,
-    "electra": SIZES | {"embedding_size": 10},
-    "distilbert": SIZES,
-    "modernbert": SIZES | {"local_attention": 6, "cls_token_id": 0, "sep_token_id": 1},
-    "gpt2": SIZES | {"bos_token_id": 0, "eos_token_id": 1},
-    "opt": SIZES | {"ffn_dim": 16, "word_embed_proj_dim": 48},
-    "llama": GROUPED,
-    "mistral": WIDE | WINDOW,
-    "mixtral": GROUPED | WINDOW | EXPERTS,
-    "qwen2": GROUPED | ONE_WINDOW | MAY_SLIDE,
-    "qwen3": WIDE | ONE_WINDOW | MAY_SLIDE,
-    "gemma": WIDE,
-    "gemma2": WIDE | ONE_WINDOW | SCALED | {"attn_logit_softcapping": 2.0},
-    "gemma3_text": WIDE | ONE_WINDOW | SCALED,
-    "olmo2": GROUPED,
-    "phi3": GROUPED,
-    "smollm3": GROUPED,
-    "glm4": WIDE,
-    "deepseek_v3": GROUPED | LATENT,
-    "gpt_oss": WIDE | ONE_WINDOW | EXPERTS,
-    "vit": SIZES | {"image_size": 20, "patch_size": 5},
-}
-
-
-def tiny_model(
-    kind: str,
-    seed: int = 0,
-    *,
-    head: str = "AutoModel",
-    **more: Any,
-) -> nn.Module:
-    """Returns a random model of the library of two layers, in float32, ready to be asked.
-
-    head: the library's class that makes it, such as "AutoModelForCausalLM". more: of its
-    configuration. ValueError, one line with a way out, if the library is not installed.
-    """
-    transformers = library()
-    config = transformers.AutoConfig.for_model(kind, **MODEL_KINDS.get(kind, GROUPED) | more)
-    model = getattr(transformers, head).from_config(
-        config, attn_implementation="eager", experts_implementation="eager"
-    )
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in model.parameters():  # large enough that heads choose, biases not 0
-        nn.init.normal_(parameter, std=0.4, generator=generator)
-    return model.eval()
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ import copy
 import itertools
 import math
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -17,11 +18,10 @@ from phase3_visualization.pretrained import (
     decoder_heads,
     heads,
     language_model,
-    parity,
 )
 from phase3_visualization.pretrained.language_model import LanguageModel, WinogradPair
 from shared.attention_utils import causal_mask
-from shared.tests.helpers import near, qkv
+from shared.tests.helpers import MODEL_KINDS, near, qkv, tiny_model
 from shared.tests.helpers import tiny_language_model as tiny
 
 PRETRAINED_EXTRA = 'needs the optional extra: pip install -e ".[pretrained]"'
@@ -64,11 +64,10 @@ def read(model):
     return language_model.read_texts(model, TEXTS)
 
 
-@pytest.mark.parametrize("script", [heads, parity])
-def test_a_missing_library_is_one_line(script, capsys, monkeypatch, tmp_path):
+def test_a_missing_library_is_one_line(capsys, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were missing
     language_model.load_language_model.cache_clear()
-    assert language_model.INSTALL in refusal_of(script, capsys, "--output-dir", str(tmp_path))
+    assert language_model.INSTALL in refusal_of(heads, capsys, "--output-dir", str(tmp_path))
 
 
 # ---- what "it" means
@@ -157,49 +156,82 @@ def test_a_decoder_is_told_by_its_weights_whatever_its_windows(kind):
     assert language_model.is_decoder(read(tiny(kind)))
 
 
-# ---- our attention in place of theirs: in MiniLM, and in a tiny random model of every kind
+# ---- our attention in place of the library's
 
 
+@torch.no_grad()
 def test_phase_2_s_module_has_the_weights_of_every_layer_of_minilm(minilm):
     double = replace(minilm, model=copy.deepcopy(minilm.model).double())
-    assert parity.module_difference(double) < 1e-12
+    reading = read(double)
+    mask = reading.real[:, None, None, :]  # padding is hidden as a key: (B, T) -> (B, 1, 1, T)
+    for number, module in enumerate(any_model.modules_of(double)):
+        x = reading.states[number]
+        attention = double.model.encoder.layer[number].attention
+        expected, _ = attention(x, torch.where(mask, 0.0, -torch.inf))
+        output, _ = module(x, mask=mask)
+        near(attention.output.LayerNorm(x + output)[reading.real], expected[reading.real])
 
 
-IN_FLOAT64 = ("bert", "roberta", "electra", "distilbert", "gpt2", "gpt_oss")
+@torch.no_grad()
+def computed_by(model, inputs, attend=None):
+    """All weights of real queries, and all hidden states of real tokens."""
+    attention = nullcontext() if attend is None else any_model.our_attention(model, attend)
+    with attention:
+        output = model(**inputs, output_attentions=True, output_hidden_states=True)
+    states = torch.stack(output.hidden_states)
+    real = inputs.get("attention_mask", torch.ones(states.shape[1:3])).bool()
+    weights = torch.stack(output.attentions).permute(1, 3, 0, 2, 4)  # -> (B, T, L, H, T)
+    return weights[real], states[:, real]
 
 
-@pytest.mark.parametrize("kind", any_model.MODEL_KINDS)
-def test_our_attention_in_every_kind(kind):
-    pytest.importorskip("transformers", reason=PRETRAINED_EXTRA)
-    numbers = parity.kind_numbers(kind)
+def inputs_of(model):
+    """Two random texts of 11 and 9 tokens, or two random pictures."""
+    generator = torch.Generator().manual_seed(0)
+    if model.main_input_name == "pixel_values":
+        return {"pixel_values": torch.randn(2, 3, 20, 20, generator=generator).double()}
+    tokens = torch.randint(2, model.config.vocab_size, (2, 11), generator=generator)
+    real = torch.arange(11) < torch.tensor([[11], [9]])  # (B, T)
+    return {"input_ids": tokens.where(real, 1), "attention_mask": real.long()}
+
+
+def hidden_from_itself(query, key, value, mask, **additions):
+    others = ~torch.eye(query.size(-2), dtype=torch.bool)
+    mask = others if mask is None else mask & others
+    return any_model.capped_attention(query, key, value, mask, **additions)
+
+
+IN_FLOAT64 = ("bert", "distilbert", "gpt2", "gpt_oss")
+
+
+@pytest.mark.parametrize("kind", MODEL_KINDS)
+def test_our_attention_in_every_kind_and_a_mistake_is_noticed(kind):
+    model = tiny_model(kind).double()
+    inputs = inputs_of(model)
+    expected = computed_by(model, inputs)
     rounding = 1e-11 if kind in IN_FLOAT64 else 1e-5  # others take softmax in float32
-    assert max(numbers["weights"], numbers["states"]) < rounding
-    assert numbers["another mask"] > 0.05
+    near(computed_by(model, inputs, any_model.capped_attention), expected, share=rounding)
+    _, states = computed_by(model, inputs, hidden_from_itself)
+    assert (states - expected[1]).abs().max() > 0.05 * expected[1].abs().max()
+
+
+def test_our_attention_in_minilm(minilm):
+    inputs = minilm.tokenizer(TEXTS, padding=True, return_tensors="pt")
+    ours = computed_by(minilm.model, inputs, any_model.capped_attention)
+    near(ours, computed_by(minilm.model, inputs), share=1e-5)
 
 
 def test_our_function_is_called_once_a_layer_and_theirs_is_back():
-    model, calls = tiny("gemma2").model, []
-    inputs = {"input_ids": torch.tensor([[2, 3, 4, 5, 6]])}
-    expected = parity.computed_by(model, inputs)
+    model, calls = tiny_model("gemma2"), []
+    inputs = inputs_of(model)
+    expected = computed_by(model, inputs)
 
     def counted(query, key, value, mask, *, cap):
         calls.append(cap)
         return any_model.capped_attention(query, key, value, mask, cap=cap)
 
-    near(parity.computed_by(model, inputs, counted).states, expected.states, share=1e-5)
+    near(computed_by(model, inputs, counted), expected, share=1e-5)
     assert calls == [2.0, 2.0]
-    near(parity.computed_by(model, inputs).states, expected.states, share=0)
-    other = parity.computed_by(tiny("gemma2", seed=1).model, inputs, any_model.capped_attention)
-    assert (other.states - expected.states).abs().max() > 0.1, "other parameters are noticed"
-
-
-@pytest.mark.parametrize("wrong", [{"weights": math.nan}, {"states": 0.5}, {"another mask": 0.0}])
-def test_parity_counts_the_models_that_agree(monkeypatch, tmp_path, wrong):
-    pytest.importorskip("transformers", reason=PRETRAINED_EXTRA)
-    right = {"weights": 0.0, "states": 0.0, "another mask": 0.1}
-    numbers = [right, right, right | wrong]
-    monkeypatch.setattr(parity, "all_numbers", lambda seed: numbers)
-    assert parity.main(["--output-dir", str(tmp_path)]).startswith("2 of 3 models compute")
+    near(computed_by(model, inputs), expected, share=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -220,7 +252,7 @@ def test_16_bits_are_summed_in_float32(dtype):
 
 def with_our_attention(model):
     inputs = {"input_ids": torch.tensor([[2, 3, 4]])}
-    parity.computed_by(model.model, inputs, any_model.capped_attention)
+    computed_by(model.model, inputs, any_model.capped_attention)
 
 
 def read_it(model):

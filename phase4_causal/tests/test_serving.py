@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from phase2_multi_head.costs.measure import count_operations
-from phase3_visualization.pretrained import any_model, language_model
+from phase3_visualization.pretrained import language_model
 from phase4_causal import rotary_attention
 from phase4_causal.causal_attention import CausalSelfAttention, generate
 from phase4_causal.key_value_cache import KeyValueCache
@@ -24,7 +24,7 @@ from phase4_causal.serving.packed_toy import PackedToy
 from phase4_causal.serving.paged_cache import PagedCache, Text
 from phase4_causal.serving.speculative_decoding import chooser, missing_part, speculate
 from phase4_causal.writing.sampling import GREEDY, Sampling, new_caches, write_sentences
-from shared.tests.helpers import near
+from shared.tests.helpers import near, tiny_model
 from shared.toy_language import END_ID, START_ID, VOCABULARY, decode
 from shared.toy_model import ToyTransformer
 
@@ -263,7 +263,7 @@ def decoder(kind, seed=0, head="AutoModelForCausalLM", **more):
     """
     pytest.importorskip("transformers", reason=language_model.INSTALL)
     more = {"tie_word_embeddings": False} | more
-    network = any_model.tiny_model(kind, seed, head=head, **more).double()
+    network = tiny_model(kind, seed, head=head, **more).double()
     for parameter in network.parameters():
         if parameter.dim() == 1:
             parameter.data.mul_(0.1)

@@ -114,13 +114,79 @@ def small_records(trained):
     return [small_record(name, one.model) | as_it_is(one.recipe) for name, one in trained.items()]
 
 
+# ---- small random models of the library transformers
+
+SIZES = {
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "max_position_embeddings": 64,
+    "pad_token_id": 1,
+}
+GROUPED = SIZES | {"num_key_value_heads": 2, "bos_token_id": 0, "eos_token_id": 1}
+WIDE = GROUPED | {"head_dim": 10}  # heads that together are wider than the model
+WINDOW = {"sliding_window": 3}
+ONE_WINDOW = WINDOW | {"layer_types": ["sliding_attention", "full_attention"]}
+MAY_SLIDE = {"use_sliding_window": True}
+SCALED = {"query_pre_attn_scalar": 7}
+EXPERTS = {"num_experts_per_tok": 2, "num_local_experts": 3}
+LATENT = {
+    "num_key_value_heads": 6,
+    "q_lora_rank": 14,
+    "kv_lora_rank": 10,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 6,
+    "v_head_dim": 8,
+    "n_routed_experts": 4,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 8,
+    "first_k_dense_replace": 1,
+}
+MODEL_KINDS = {  # kind, as configurations call it -> what a small one is made of
+    "bert": SIZES,
+    "distilbert": SIZES,
+    "modernbert": SIZES | {"local_attention": 6, "cls_token_id": 0, "sep_token_id": 1},
+    "gpt2": SIZES | {"bos_token_id": 0, "eos_token_id": 1},
+    "opt": SIZES | {"ffn_dim": 16, "word_embed_proj_dim": 48},
+    "llama": GROUPED,
+    "mistral": WIDE | WINDOW,
+    "mixtral": GROUPED | WINDOW | EXPERTS,
+    "qwen3": WIDE | ONE_WINDOW | MAY_SLIDE,
+    "gemma": WIDE,
+    "gemma2": WIDE | ONE_WINDOW | SCALED | {"attn_logit_softcapping": 2.0},
+    "gemma3_text": WIDE | ONE_WINDOW | SCALED,
+    "olmo2": GROUPED,
+    "phi3": GROUPED,
+    "smollm3": GROUPED,
+    "deepseek_v3": GROUPED | LATENT,
+    "gpt_oss": WIDE | ONE_WINDOW | EXPERTS,
+    "vit": SIZES | {"image_size": 20, "patch_size": 5},
+}
+
+
+def tiny_model(kind, seed=0, *, head="AutoModel", **more):
+    """A random model of two layers; head: the library's class that makes it."""
+    transformers = pytest.importorskip("transformers", reason='needs: -e ".[pretrained]"')
+    config = transformers.AutoConfig.for_model(kind, **MODEL_KINDS.get(kind, GROUPED) | more)
+    model = getattr(transformers, head).from_config(
+        config, attn_implementation="eager", experts_implementation="eager"
+    )
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():  # large enough that heads choose, biases not 0
+        torch.nn.init.normal_(parameter, std=0.4, generator=generator)
+    return model.eval()
+
+
 def tiny_language_model(kind, seed=0, **more):
     """A tiny_model with a tokenizer of six words; skipped without the extra."""
     pytest.importorskip("transformers", reason='needs: pip install -e ".[pretrained]"')
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    from phase3_visualization.pretrained.any_model import tiny_model
     from phase3_visualization.pretrained.language_model import LanguageModel
 
     words = ["<unk>", "<end>", "the", "cat", "sat", "on", "a", "mat"]
