@@ -11,6 +11,7 @@ All else is alike: batches, steps, learning rates and, at one d_k, parameters.
 """
 
 import math
+from statistics import fmean
 
 import matplotlib.pyplot as plt
 import torch
@@ -18,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from phase1_single_head.parts.two_places import TwoPlaces, right_at_end, train_two_places
+from phase1_single_head.parts.two_places import TwoPlaces, train_two_places
 from phase1_single_head.parts.undivided import FoldedSelfAttention, UndividedSelfAttention
 from phase1_single_head.self_attention import SelfAttention, masked_softmax
 from shared import charts
@@ -88,7 +89,8 @@ def learned(variant: str, d_k: int, rate: float, run: Run, steps: int = STEPS) -
         return VARIANTS[variant](d_model, d_k, output_projection=True)
 
     _, _, right = train_two_places(head, run.seed, run.steps(steps), rate)
-    return right_at_end(right)
+    tenth = max(1, len(right) // 10)
+    return fmean(right[-tenth:])
 
 
 def at_each_rate(name: str, variant: str, d_k: int, run: Run) -> dict[str, float]:

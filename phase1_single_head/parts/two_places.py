@@ -5,7 +5,6 @@ Strings are drawn without end. make_attention makes the attention to use from d_
 """
 
 from collections.abc import Callable
-from statistics import fmean
 
 import torch
 import torch.nn.functional as F
@@ -69,9 +68,3 @@ def train_two_places(
     fit(model, loss_of_step, steps, matrix_rate=None, rate=rate, schedule=constant)
     torch.set_flush_denormal(False)
     return model, table, right
-
-
-def right_at_end(right: list[float]) -> float:
-    """The mean share of right answers in the last tenth of a training."""
-    tenth = max(1, len(right) // 10)
-    return fmean(right[-tenth:])

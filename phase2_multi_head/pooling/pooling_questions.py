@@ -169,8 +169,8 @@ main = Experiment(
     title="Is the barn plural? Only attention pooling nearly always knows",
     note="asked of “those dogs beside the barn slept in a soft bed”, no layer before the pooling · "
     f"share right after {STEPS} steps",
-    answer="Attention does: it gets {n[beside, attention]:.0%} of the answers right, the mean "
-    "{n[beside, mean]:.0%} and the last word {n[beside, last word]:.0%}.",
+    answer="Pooled by attention {n[beside, attention]:.0%} of the answers are right, by the mean "
+    "{n[beside, mean]:.0%}, and by the last word {n[beside, last word]:.0%}.",
 )
 
 if __name__ == "__main__":
