@@ -28,7 +28,7 @@ from shared.training.recipes import Recipe, new_model
 from shared.visualization_utils import BLUE, GREY, ORANGE, QUIET, readable
 
 STEPS, BATCH, NUM_SENTENCES = 200, 32, 300
-OBJECTIVES = {"with the mask": "next word", "without": "next word, without a mask"}
+OBJECTIVE_OF = {"with the mask": "next word", "without": "next word, without a mask"}
 COLORS = {"with the mask": BLUE, "without": ORANGE}  # of a model, by how it was trained
 LAYERS = {1: "one layer", 2: "two layers"}
 UNIFORM = math.log(len(VOCABULARY))  # loss of a guess that takes all words for equally likely
@@ -42,7 +42,7 @@ def train_in_mode(
     Both modes begin with the same weights and see the same batches. `train` would draw other
     ones, of sentences alike in length, and the numbers of the record are of these.
     """
-    recipe = Recipe("breaking_causality", OBJECTIVES[mode], 4, num_layers, steps, seed=seed)
+    recipe = Recipe("breaking_causality", OBJECTIVE_OF[mode], 4, num_layers, steps, seed=seed)
     model = new_model(recipe, MultiHeadAttention)
     generator = torch.Generator().manual_seed(seed)
     tokens, lengths = to_batch(sentences, recipe.objective)
@@ -61,7 +61,7 @@ def train_in_mode(
 @torch.no_grad()
 def full_loss(model: ToyTransformer, sentences: list[Sentence], mode: str) -> float:
     """Returns the loss in nats a word when whole sentences go in, with the mask or without."""
-    objective = OBJECTIVES[mode]
+    objective = OBJECTIVE_OF[mode]
     tokens, lengths = to_batch(sentences, objective)
     return next_word_loss(model, tokens, lengths, objective=objective).item()
 
@@ -90,7 +90,7 @@ def measure(run: Run) -> Numbers:
     tested = held_out[: 40 if run.options.quick else NUM_SENTENCES]
     grammar = next_word_floor(tested)
     numbers = {"the grammar": grammar}
-    for mode in OBJECTIVES:
+    for mode in OBJECTIVE_OF:
         for num_layers, layers in LAYERS.items():
             steps = run.steps(STEPS)
             model, losses = train_in_mode(mode, num_layers, sentences, steps, run.seed)

@@ -69,15 +69,12 @@ def plain_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     return torch.softmax(scores.masked_fill(~mask, -math.inf), dim=-1)
 
 
-def rows_with_nan(weights: Tensor) -> int:
-    return int(weights.isnan().any(dim=-1).sum())
-
-
 def blind_rows(softmax: Softmax) -> int:
     """Returns rows with NaN among 2 · LENGTH, where the first word of a text is padding."""
     padding = padding_mask(LENGTHS, LENGTH).flip(-1)  # (2, 1, 1, T), on the left
     mask = causal_mask(LENGTH) & padding  # (2, 1, T, T)
-    return rows_with_nan(softmax(torch.zeros(mask.shape), mask))
+    weights = softmax(torch.zeros(mask.shape), mask)
+    return int(weights.isnan().any(dim=-1).sum())
 
 
 def measure(run: Run) -> Numbers:

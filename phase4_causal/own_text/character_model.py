@@ -17,7 +17,7 @@ from shared.toy_model import ToyTransformer
 from shared.training.loop import fit
 
 D_MODEL = 64
-READ = 128  # characters that are read at once
+CONTEXT_LENGTH = 128  # characters that are read at once
 STEPS, BATCH = 1000, 16
 MOST_PIECES = 200  # of the held-out part
 
@@ -33,7 +33,7 @@ class CharacterModel(ToyTransformer):
         self.embedding = nn.Embedding(size, D_MODEL)
         nn.init.normal_(self.embedding.weight, std=0.2)
         self.output_bias = nn.Parameter(torch.zeros(size))
-        self.positions = torch.zeros(READ, D_MODEL)
+        self.positions = torch.zeros(CONTEXT_LENGTH, D_MODEL)
 
 
 def new_reader(text: CharacterText, seed: int, **sizes: int) -> CharacterModel:
@@ -42,7 +42,7 @@ def new_reader(text: CharacterText, seed: int, **sizes: int) -> CharacterModel:
     return CharacterModel(len(text.alphabet), **sizes)
 
 
-def held_out_pieces(text: CharacterText, length: int = READ + 1) -> Tensor:
+def held_out_pieces(text: CharacterText, length: int = CONTEXT_LENGTH + 1) -> Tensor:
     """Pieces of the held-out part, evenly spread and without overlap -> (N, length)."""
     last = len(text.held_out) - length
     number = min(MOST_PIECES, last // length + 1)
@@ -57,7 +57,7 @@ def next_characters(model: nn.Module, pieces: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def held_out_loss(model: nn.Module, text: CharacterText) -> float:
+def character_loss(model: nn.Module, text: CharacterText) -> float:
     """Returns the loss in the held-out part, in nats a character."""
     return F.cross_entropy(*next_characters(model, held_out_pieces(text))).item()
 
@@ -68,10 +68,10 @@ def train_on_text(model: nn.Module, text: CharacterText, seed: int, steps: int) 
     With one seed all models read the same pieces.
     """
     generator = torch.Generator().manual_seed(seed)
-    offsets = torch.arange(READ + 1)
+    offsets = torch.arange(CONTEXT_LENGTH + 1)
 
     def loss_of_step(_: int) -> Tensor:
-        starts = torch.randint(len(text.training) - READ, (BATCH, 1), generator=generator)
+        starts = torch.randint(len(text.training) - CONTEXT_LENGTH, (BATCH, 1), generator=generator)
         return F.cross_entropy(*next_characters(model, text.training[starts + offsets]))
 
     return fit(model, loss_of_step, steps, progress=f"reads {text.name}")
@@ -81,12 +81,12 @@ def train_on_text(model: nn.Module, text: CharacterText, seed: int, steps: int) 
 def continued(model: nn.Module, tokens: Tensor, length: int, seed: int) -> Tensor:
     """Tokens (T,) and what the model writes behind them, (T + length,).
 
-    It draws at temperature 0.7, and reads the last READ characters each time.
+    It draws at temperature 0.7, and reads the last CONTEXT_LENGTH characters each time.
     """
     sampling = Sampling(temperature=0.7)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(length):
-        logits, _ = model(tokens[None, -READ:])
+        logits, _ = model(tokens[None, -CONTEXT_LENGTH:])
         chances = sampling.probabilities(logits[0, -1])
         tokens = torch.cat([tokens, torch.multinomial(chances, 1, generator=generator)])
     return tokens

@@ -84,13 +84,13 @@ def counted_table(tokens: Tensor, size: int, context: int) -> Tensor:
     """
     table = torch.tensor(1 / size)
     for length in range(1, context + 2):  # characters alone, pairs, triples ...
-        counts = counts_of(tokens, size, length)
+        counts = counts_of_runs(tokens, size, length)
         total = counts.sum(dim=-1, keepdim=True)
         table = (counts + PRIOR * table) / (total + PRIOR)
     return table
 
 
-def counts_of(tokens: Tensor, size: int, length: int) -> Tensor:
+def counts_of_runs(tokens: Tensor, size: int, length: int) -> Tensor:
     """How often each run of `length` characters stands in the text -> (size,) * length."""
     number = len(tokens) - length + 1
     code = torch.zeros(number, dtype=torch.long)  # a number for each run

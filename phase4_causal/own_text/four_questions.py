@@ -27,11 +27,11 @@ from phase4_causal.induction.induction_scores import (
     train_repeater,
 )
 from phase4_causal.own_text.character_model import (
+    CONTEXT_LENGTH,
     D_MODEL,
-    READ,
     STEPS,
     CharacterModel,
-    held_out_loss,
+    character_loss,
     held_out_pieces,
     new_reader,
     train_on_text,
@@ -105,14 +105,14 @@ def text_twice(run: Run, text: CharacterText) -> Numbers:
     """Returns what the same model does with stretches of the held-out text, read twice."""
     model = new_reader(text, run.seed)
     train_on_text(model, text, run.seed, run.steps(STEPS))
-    return read_twice(model, held_out_pieces(text, READ // 2), "text")
+    return read_twice(model, held_out_pieces(text, CONTEXT_LENGTH // 2), "text")
 
 
 def early_loss(run: Run, text: CharacterText, num_heads: int) -> float:
     """Returns the held-out loss of one layer after EARLY_STEPS steps."""
     model = new_reader(text, run.seed, num_heads=num_heads, num_layers=1)
     train_on_text(model, text, run.seed, run.steps(EARLY_STEPS))
-    return held_out_loss(model, text)
+    return character_loss(model, text)
 
 
 def text_heads(run: Run, text: CharacterText) -> float:

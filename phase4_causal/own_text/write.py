@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from phase3_visualization.pretrained.language_model import refuses
 from phase4_causal.own_text.character_model import (
     STEPS,
+    character_loss,
     continued,
-    held_out_loss,
     held_out_pieces,
     new_reader,
     train_on_text,
@@ -54,7 +54,7 @@ def measure(run: Run) -> Numbers:
         numbers[name] = counted_loss(counted_table(text.training, size, context), pieces)
     model = new_reader(text, run.seed)
     train_on_text(model, text, run.seed, run.steps(STEPS))
-    numbers["the model"] = held_out_loss(model, text)
+    numbers["the model"] = character_loss(model, text)
     written = text.decode(continued(model, text.held_out[:PROMPT], WRITTEN, run.seed))
     if run.seed == run.options.seed:
         print(

@@ -99,11 +99,9 @@ def speculate(
 ) -> Speculated:
     """Go on from tokens, <start> and a prompt, until <end> or `limit` words.
 
-    What is written is distributed as by write_sentences with the large model. Raises ValueError
-    without a token, or if the prompt fills the limit.
+    What is written is distributed as by write_sentences with the large model. Raises ValueError if
+    the prompt fills the limit.
     """
-    if not tokens:
-        raise ValueError("tokens must begin with <start>: got no tokens")
     if len(tokens) > limit:
         raise ValueError(
             f"limit must leave room after the prompt of {len(tokens) - 1} words: got {limit}"

@@ -116,7 +116,7 @@ def test_losses_against_a_plain_loop():
         for piece in character_model.held_out_pieces(TEXT):
             logits, _ = model(piece[None, :-1])
             losses.append(F.cross_entropy(logits[0], piece[1:]).item())
-    near(character_model.held_out_loss(model, TEXT), sum(losses) / len(losses), 1e-5)
+    near(character_model.character_loss(model, TEXT), sum(losses) / len(losses), 1e-5)
 
 
 # ---- a stretch that comes twice
