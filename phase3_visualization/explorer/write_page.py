@@ -64,18 +64,12 @@ def page_data(both_sides: Trained, again: Trained, options: argparse.Namespace) 
     }
 
 
-def role_colors() -> dict[str, dict[str, str]]:
-    """Returns ground ("light", "dark") -> each name that a head can have by rule -> its colour."""
+def role_colors() -> dict[str, str]:
+    """Returns each name that a head can have by rule -> its colour."""
     names = [*roles.NAMES.values(), *roles.COLUMN_RULES]
     for relation, direction in itertools.product(RELATIONS, DIRECTIONS):
         names.append(relation_name(relation, direction))
-    light = {name: role_color(name) for name in names}
-    return {"light": light, "dark": {name: on_dark(color) for name, color in light.items()}}
-
-
-def on_dark(color: str) -> str:
-    """Returns the colour half-way to white: on the dark page it stands out at least 3 to 1."""
-    return to_hex(sns.blend_palette([color, "white"], 3)[1])
+    return {name: role_color(name) for name in names}
 
 
 def ramp(colors: Colormap) -> list[str]:

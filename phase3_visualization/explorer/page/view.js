@@ -46,7 +46,11 @@ const View = (() => {
   // "1.0" is the fifth of eight: "head 5".
   const headCalled = (name) => `head ${Levers.allHeads().indexOf(name) + 1}`;
   const roleOf = ({ heads }, layer, head) => heads[layer][head].role ?? NO_ROLE;
-  const roleColor = (role) => colors.roles[ground()][role] ?? "var(--no-role)";
+  function roleColor(role) {
+    const color = colors.roles[role] ?? "var(--no-role)";
+    // On the dark page half-way to white: there it stands out at least 3 to 1.
+    return ground() === "dark" && role in colors.roles ? `color-mix(in srgb, ${color}, white)` : color;
+  }
 
   // element("p", {class: "quiet", title: "…"}, "text", child): strings become text, attributes stay attributes.
   function element(name, attributes = {}, ...children) {
