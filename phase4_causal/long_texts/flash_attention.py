@@ -49,7 +49,10 @@ def empty_partial(query: Tensor, d_v: int) -> Partial:
 
 
 def partial_softmax(scores: Tensor, value: Tensor) -> Partial:
-    """Attention to n keys: scores (..., T_q, n), which are overwritten, value (..., n, d_v)."""
+    """Attention to n keys: scores (..., T_q, n) and value (..., n, d_v).
+
+    scores: multiplied by LOG2_E; they are overwritten.
+    """
     lowest = torch.finfo(scores.dtype).min  # in place of -inf, where all keys are hidden
     largest = scores.amax(dim=-1, keepdim=True).clamp(min=lowest)
     # In place, while the tile is in the processor's cache.

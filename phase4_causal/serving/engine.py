@@ -145,7 +145,7 @@ class Engine:
         self.let_in()
         served = list(self.running)
         computed = sum(len(request.new) for request in served)
-        for request, word in zip(served, self.next_words(), strict=True):
+        for request, word in zip(served, self.next_words(served), strict=True):
             request.stored = request.new.stop
             # While a prompt is read, its next word is known, and none is written.
             if request.stored == len(request.tokens):
@@ -172,19 +172,18 @@ class Engine:
             self.running.append(self.waiting.popleft())
 
     @torch.no_grad()
-    def next_words(self) -> list[int]:
-        """Returns the likeliest next word of each running text.
-
-        One pass computes the N new words of all texts, packed into one row.
-        """
-        texts = self.running
+    def next_words(self, texts: Sequence[Text]) -> list[int]:
+        """Returns the likeliest next word of each text, from one pass over their N new words."""
         if not texts:
             return []
         tokens, positions = packed(texts, self.model.embedding.device)
         logits = self.model.logits(tokens, positions, self.cache, texts)  # (N, V)
-        # The last word of a text predicts its next one.
+        words = []
         lengths = [len(text.new) for text in texts]
-        return [of_text[-1].argmax().item() for of_text in logits.split(lengths)]
+        for text_logits in logits.split(lengths):  # (T_new, V) each
+            likeliest = text_logits[-1].argmax()  # the last word of a text predicts its next one
+            words.append(likeliest.item())
+        return words
 
     def write(self, request: Request, word: int) -> None:
         """Put a word behind a text. A text that is finished leaves, and frees its blocks."""

@@ -34,6 +34,7 @@ def flash_decoding(query: Tensor, key: Tensor, value: Tensor, *, num_splits: int
     """
     check_sizes(1, num_splits=num_splits)
     check_attention_inputs(query, key, value, None)
+    # Scores are divided by √d_k; times log2(e) as well, powers of 2 of them are powers of e.
     query = query * LOG2_E / math.sqrt(query.size(-1))
     keys = key.tensor_split(num_splits, dim=-2)
     values = value.tensor_split(num_splits, dim=-2)
