@@ -128,12 +128,8 @@ def our_attention(model: nn.Module, attend: AttentionFunction = capped_attention
 
     transformers.AttentionInterface.register(FROM_SCRATCH, called_by_library)
     transformers.AttentionMaskInterface.register(FROM_SCRATCH, mask_for_library)
-    counting = model.register_forward_pre_hook(count_pass)
-    try:
-        with attention_named(model, FROM_SCRATCH):
-            yield
-    finally:
-        counting.remove()
+    with attention_named(model, FROM_SCRATCH), model.register_forward_pre_hook(count_pass):
+        yield
     layers = model.config.num_hidden_layers
     if counts["layers"] < counts["passes"] * layers:
         ours = counts["layers"] // counts["passes"]

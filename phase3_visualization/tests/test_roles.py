@@ -210,7 +210,7 @@ def test_scores_are_what_is_counted_word_by_word(objective):
             expected = np.mean(counted[name]) if counted[name] else math.nan
             assert share[layer, head].item() == pytest.approx(expected, nan_ok=True), name
     nobody = {name for name, share in shares.items() if share.isnan().all()}
-    # Under a causal mask no word sees what comes later.
+    # Under a causal mask no word sees what comes later (C108, C109).
     behind = {2, ("others", "verb-place", "forward")}
     assert nobody == (behind if objective == "next word" else set())
 
