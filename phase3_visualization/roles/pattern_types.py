@@ -35,34 +35,10 @@ from shared.toy_model import weights_on_sentence
 from shared.training.recipes import Trained, untrained_model
 from shared.visualization_utils import QUIET, frame_cell, plot_attention, readable, role_color
 
-# Pattern -> where the largest weight of a row lies, as Scores.place calls it.
+# Pattern -> where the largest weight of a row lies, as Scores.position calls it.
 PATTERNS = {"itself": 0, "previous": -1, "next": 1, "first word": "first"}
 D_K = 64  # of the queries that are made by hand
 DRAWN_TO = 4.0  # the score of the first word, beside 0 for all others
-
-
-# ---- patterns made by hand
-
-
-def keys_like_queries(length: int, generator: torch.Generator) -> Tensor:
-    """Returns weights (T, T) where each key is ten times the query of its word."""
-    query = torch.randn(length, D_K, generator=generator)
-    _, weights = scaled_dot_product_attention(query, 10 * query, query)
-    return weights
-
-
-def unrelated_keys(length: int, generator: torch.Generator) -> Tensor:
-    """Returns weights (T, T) of queries and keys that are drawn without regard to each other."""
-    query, key = torch.randn(2, length, D_K, generator=generator)
-    _, weights = scaled_dot_product_attention(query, key, key)
-    return weights
-
-
-def drawn_to_the_first(length: int) -> Tensor:
-    """Returns weights (T, T) of scores that are DRAWN_TO for the first word, 0 for all others."""
-    scores = torch.zeros(length, length)
-    scores[:, 0] = DRAWN_TO
-    return scores.softmax(dim=-1)
 
 
 # ---- what trained heads do
@@ -85,7 +61,7 @@ def measure(run: Run) -> Numbers:
     both = halves_of(trained, MultiHeadAttention)
     scores = both.scoring.scores
     shares = shares_of(scores)
-    run.shown.update(trained=trained, model=trained.label, halves=both, words=run.options.words)
+    run.shown.update(trained=trained, model=trained.label, halves=both)
     run.shown["entropy"] = scores.statistics["normalised entropy"].mean().item()
     numbers = {}
     for name, share in shares.items():
@@ -132,10 +108,15 @@ def strongest_relation(both: Halves) -> tuple[tuple[int, int], Rule]:
 
 def made_patterns(words: list[str], untrained: Trained) -> list[Pattern]:
     """Patterns made by hand, and the most even head of an untrained model."""
+    length = len(words)
     generator = torch.Generator().manual_seed(untrained.recipe.seed)
-    alike = keys_like_queries(len(words), generator)
-    first = drawn_to_the_first(len(words))
-    unrelated = unrelated_keys(len(words), generator)
+    query = torch.randn(length, D_K, generator=generator)
+    _, alike = scaled_dot_product_attention(query, 10 * query, query)
+    query, key = torch.randn(2, length, D_K, generator=generator)
+    _, unrelated = scaled_dot_product_attention(query, key, key)
+    scores = torch.zeros(length, length)
+    scores[:, 0] = DRAWN_TO
+    first = scores.softmax(dim=-1)
     before = weights_on_sentence(untrained.model, words)
     entropy = normalized_entropy(before).nanmean(dim=-1)  # (L, H, T, T) -> (L, H)
     layer, head = best_of(entropy)
@@ -188,7 +169,7 @@ def draw_panel(ax: Axes, pattern: Pattern, words: list[str]) -> None:
 def picture(results: Results) -> Figure:
     """Draws above what is made by hand and a head before training, below trained heads."""
     shown = results.shown
-    words, trained = shown["words"], shown["trained"]
+    words, trained = results.options.words, shown["trained"]
     untrained = untrained_model(trained.recipe, MultiHeadAttention)
     patterns = made_patterns(words, untrained)
     patterns += trained_patterns(words, trained, shown["halves"])
