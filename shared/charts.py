@@ -1,4 +1,6 @@
-"""Charts that most experiments need: lines against sizes, bars beside a guess, a dot for each seed.
+"""What experiments draw: lines against sizes, bars beside a guess, arcs over words.
+
+Heatmaps and other matrices are in shared/visualization_utils.py, with the look of all pictures.
 
 Each draws on an Axes and returns it. values: name -> its numbers, one a seed (Results.each). A name
 keeps its colour in all panels of a figure.

@@ -1,4 +1,6 @@
-"""The look of every picture, and the heatmap that all phases draw.
+"""Plotting helpers of all phases: matrices as cells, and how a picture looks and is saved.
+
+Here are heatmaps, masks and tables; lines, bars and arcs are in shared/charts.py.
 
 One theme: white ground; one perceptual map for weights, always from 0 to 1, in which zero is the
 ground; hidden cells hatched grey, clearly not zero. Wherever heads are named, what a head does has

@@ -27,8 +27,7 @@ from shared import attention_utils, paths, toy_model
 from shared.attention_utils import padding_mask
 from shared.exercise_checker import command, grade, train
 from shared.exercise_checker.check import DONE, NOT_WRITTEN, call, check
-from shared.exercise_checker.command import HOW
-from shared.exercise_checker.exercise import edited, mistakes
+from shared.exercise_checker.exercise import mistakes
 from shared.exercise_checker.files import written_in
 from shared.exercise_checker.train import WAYS, ReadersAttention
 from shared.grammar import roles
@@ -58,7 +57,6 @@ def test_a_stub_asks_for_what_is_checked_and_says_where_it_belongs(stubs, number
     assert not re.search(r"^ *for ", "\n".join(text), re.MULTILINE)
     section, level, minutes = command.about(Path(stubs.__file__))[number - 1]
     assert lesson == f"Lesson: {section} · {level} · {minutes} min"
-    assert f"{level}: " in HOW and not minutes % 5
     folder = Path(stubs.__file__).parent
     lesson = (folder / "README.md").read_text(encoding="utf-8")
     # A heading may add in brackets what people search for.
@@ -367,18 +365,6 @@ def test_a_stub_is_not_written_and_neither_is_what_needs_it():
     assert check(BY_HAND, lambda: [0.25, ..., 0.09]).status == NOT_WRITTEN
 
 
-def double(number):
-    """2 * number"""
-    return 2 * number
-
-
-def test_an_edit_stands_in_the_code_once_and_changes_a_copy():
-    assert edited(double, [("2 * number", "7 * number")])(5) == 35 and double(5) == 10
-    for old in ("no such words", "number"):
-        with pytest.raises(ValueError, match="times in double and its helpers"):
-            edited(double, [(old, "x")])
-
-
 def test_of_two_mistakes_the_first_is_named():
     """Scores not divided, and values that are not made by w_v: the weights tell the first."""
 
@@ -659,9 +645,7 @@ def changed_by(change):
 
 REFUSED = {
     "it gives NaN": changed_by(torch.log),
-    "RuntimeError in line .*: Can't call numpy": lambda x, *more: ATTEND(x.numpy(), *more),
     "it gives torch.float64 .* instead of torch.float32": changed_by(torch.Tensor.double),
-    "The checker: must return output, weights": lambda *inputs: ATTEND(*inputs)[0],
     "not written yet": STUBS[1].multi_head_attention,
 }
 
@@ -673,15 +657,9 @@ def test_what_cannot_be_trained_is_refused_in_one_line(line, trained):
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize(
-    ("phase", "can"),
-    [
-        (STUBS[1], "multi_head_attention"),
-        (STUBS[2], "none"),
-    ],
-)
-def test_an_exercise_that_cannot_be_trained_names_those_that_can(phase, can, capsys):
+def test_an_exercise_that_cannot_be_trained_names_those_that_can(capsys):
     for arguments in (["--train", "1"], ["--train"]):
         with pytest.raises(SystemExit, match="2"):
-            phase.main([*arguments, "--solutions"])
-        assert f": of this phase's exercises {can} can be trained" in capsys.readouterr().err
+            STUBS[1].main([*arguments, "--solutions"])
+        can = "of this phase's exercises multi_head_attention can be trained"
+        assert can in capsys.readouterr().err

@@ -71,18 +71,6 @@ def same_numbers(a, b):
 # ---- the optimizer and the loop
 
 
-@pytest.mark.parametrize("shape", [(3, 7, 7), (7, 11), (11, 7), (2, 3, 13, 5), (1, 5)])
-def test_orthogonal_changes_only_the_singular_values(shape):
-    """The iteration, worked out on each singular value alone."""
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    u, s, v = torch.linalg.svd(x, full_matrices=False)
-    s = s / s.norm(dim=-1, keepdim=True)
-    for _ in range(5):
-        s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
-    near(orthogonal(x), u * s.unsqueeze(-2) @ v, share=1e-10)
-    assert torch.equal(orthogonal(torch.zeros(shape)), torch.zeros(shape))
-
-
 def test_muon_makes_the_steps_of_torch():
     """Matrices of several shapes, one without a gradient; torch's own rounds to 8 bits."""
     generator = torch.Generator().manual_seed(0)
@@ -100,6 +88,7 @@ def test_muon_makes_the_steps_of_torch():
     theirs = nn.utils.parameters_to_vector(theirs)
     assert (ours - theirs).norm() < 0.02 * (ours - 0.1).norm()
     assert torch.equal(ours[-256:], theirs[-256:]), "the one without a gradient"
+    assert torch.equal(orthogonal(torch.zeros(2, 3)), torch.zeros(2, 3))
 
 
 USUAL = {"matrix_rate": 0.04, "rate": 0.02, "matrix_decay": 0.5, "decay": 0.0}
