@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from phase1_single_head.parts import queries_and_keys, scaling
+from phase1_single_head.parts import scaling
 from phase1_single_head.parts.cross_attention import CrossAttention
 from phase1_single_head.parts.facts import MOST_FACTS, NOUNS, Facts, Lookup, draw_facts
 from phase1_single_head.parts.two_places import TwoPlaces
@@ -135,7 +135,15 @@ def test_gradients_reach_all_of_a_soft_and_values_alone_of_a_hard_look_up():
 
 def test_a_ring_needs_two_projections_and_a_star_does_not():
     """With one, forwards and backwards a ring has the same weights, 1/2 each at most."""
-    ring, star = [1, 2, 3, 4, 0], [4, 4, 4, 4, 4]
-    assert queries_and_keys.learn_to_look(ring, 0, projections=2) > 0.99
-    assert queries_and_keys.learn_to_look(ring, 0, projections=1) <= 0.5 + 1e-6  # C085
-    assert queries_and_keys.learn_to_look(star, 0, projections=1) > 0.99
+    days, ahead, back = torch.arange(7), torch.arange(7).roll(-1), torch.arange(7).roll(1)
+    value = torch.eye(7).double()
+    one = 2 * torch.randn(7, 5, generator=torch.Generator().manual_seed(0)).double()
+    _, weights = scaled_dot_product_attention(one, one, value)
+    forwards, backwards = (weights[days, to].log().mean().exp() for to in (ahead, back))
+    near(forwards, backwards)
+    assert forwards <= 0.5  # C085
+    _, weights = scaled_dot_product_attention(20 * value[ahead], value, value)
+    assert weights[days, ahead].min() > 0.99, "two matrices"
+    star = torch.ones(7, 1).double() + 200 * value[:, :1]
+    _, weights = scaled_dot_product_attention(star, star, value)
+    assert weights[:, 0].min() > 0.99, "all look at one that is long"

@@ -60,7 +60,6 @@ PLANS = {
         ),
         longer=(
             "phase1_single_head.before.scoring",
-            "phase1_single_head.parts.queries_and_keys",
         ),
     ),
     "phase2": Plan(

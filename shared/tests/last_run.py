@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from phase1_single_head import visualize as visualize1
-from phase1_single_head.parts import queries_and_keys
+from phase2_multi_head.heads import output_projection
 from phase4_causal import visualize as visualize4
 from shared import paths
 from shared.claims import all_claims
@@ -84,7 +84,7 @@ def test_every_experiment_left_the_numbers_of_its_claims():
             assert claim.holds(measured[claim.experiment][0]) in (True, False), claim.id
 
 
-@pytest.mark.parametrize("script", [queries_and_keys, visualize1, visualize4])
+@pytest.mark.parametrize("script", [output_projection, visualize1, visualize4])
 def test_the_same_seed_gives_the_same_bytes(script, tmp_path):
     script.main(["--output-dir", str(tmp_path)])
     written = [*tmp_path.rglob("*.png"), *tmp_path.rglob("*.json")]

@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from phase1_single_head import visualize as visualize1
-from phase1_single_head.parts import queries_and_keys
 from phase2_multi_head import visualize as visualize2
 from phase2_multi_head.heads import output_projection
 from phase3_visualization import attention_3d, attention_flow
@@ -31,7 +30,7 @@ from shared.toy_language import TOY_SENTENCE
 LONG = "today some strange kites beside the dark big barn lay on a red soft box"  # 15 words
 # With 15 words their text is small in a README.
 WIDE = (visualize2, attention_flow, attention_3d, visualize4)
-SCRIPTS = [queries_and_keys, visualize1, output_projection, conventions, *WIDE]
+SCRIPTS = [visualize1, output_projection, conventions, *WIDE]
 if "ALL_SCRIPTS" in os.environ:
     SCRIPTS = [importlib.import_module(name) for name in scripts_that_run()]
 
@@ -97,7 +96,7 @@ def test_weights_of_all_sentences_are_saved(quick_run):
     assert len(saved) == len(toy_language.read_sentences(str(paths.TOY_SEQUENCES)))
 
 
-@pytest.mark.parametrize("script", [queries_and_keys, visualize1])
+@pytest.mark.parametrize("script", [output_projection, visualize1])
 def test_the_same_seed_gives_the_same_bytes(quick_run, script, tmp_path, monkeypatch):
     """Trained anew elsewhere, pictures and findings are the same, byte for byte."""
     monkeypatch.setattr(paths, "CHECKPOINTS", tmp_path / "checkpoints")
@@ -137,7 +136,7 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(arguments, message, capsys)
     if arguments[-1] == "cuda" and torch.cuda.is_available():
         pytest.skip("this machine has CUDA")
     with pytest.raises(SystemExit) as stop:
-        queries_and_keys.main(arguments)
+        output_projection.main(arguments)
     printed = capsys.readouterr().err
     assert stop.value.code == 2
     assert re.search(message, printed) and printed.count("\n") == 1, printed
