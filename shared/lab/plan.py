@@ -58,9 +58,7 @@ PLANS = {
             "phase1_single_head.order.positions",
             "phase1_single_head.parts.scaling",
         ),
-        longer=(
-            "phase1_single_head.before.scoring",
-        ),
+        longer=("phase1_single_head.before.scoring",),
     ),
     "phase2": Plan(
         train=(
