@@ -168,3 +168,12 @@ def added_by_heads(attention: nn.Module, heads: Tensor) -> Tensor:
     """
     parts = attention.w_o.weight.T.unflatten(0, (attention.num_heads, -1))
     return heads @ parts  # (..., H, T, d_v) @ (H, d_v, d_model) -> (..., H, T, d_model)
+
+
+def value_lengths(attention: nn.Module, x: Tensor) -> Tensor:
+    """How long what each head adds would be with a weight of 1, ||(x_j W_V^h + b_V^h) W_O^h||.
+
+    x (B, T, d_model) -> (B, H, T), Kobayashi et al. 2020. attention: as in added_by_heads.
+    """
+    value = attention.w_v(x).unflatten(-1, (attention.num_heads, -1))  # -> (B, T, H, d_v)
+    return added_by_heads(attention, value.transpose(1, 2)).norm(dim=-1)

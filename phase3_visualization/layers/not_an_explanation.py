@@ -18,10 +18,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase2_multi_head.models import load_multi_head_model
-from phase2_multi_head.multi_head_attention import MultiHeadAttention, split_heads
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.head_statistics import added_by_heads
+from shared.head_statistics import value_lengths
 from shared.toy_language import encode
 from shared.toy_model import ToyTransformer, in_double
 from shared.training.objectives import corpus
@@ -36,9 +36,7 @@ def shares_added(attention: MultiHeadAttention, x: Tensor, weights: Tensor) -> T
 
     x: (1, T, d_model). weights: (1, H, T, T).
     """
-    value = split_heads(attention.w_v(x), attention.num_heads)[0]  # (1, T, d_model) -> (H, T, d_v)
-    vectors = added_by_heads(attention, value)  # (H, T, d_v) -> (H, T, d_model)
-    lengths = vectors.norm(dim=-1)  # (H, T, d_model) -> (H, T)
+    lengths = value_lengths(attention, x)[0]  # (1, T, d_model) -> (H, T)
     added = weights[0] * lengths[:, None]
     return added / added.sum(dim=-1, keepdim=True)
 

@@ -15,28 +15,15 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from phase2_multi_head.multi_head_attention import split_heads
 from phase3_visualization.pretrained import language_model as published
 from phase3_visualization.pretrained.any_model import modules_of
 from phase3_visualization.pretrained.attention_maps import NO_PLACE, as_layers, name_heads
 from phase3_visualization.pretrained.language_model import LanguageModel, Reading, read_texts
-from shared import head_statistics
 from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Run
+from shared.head_statistics import value_lengths
 
 DRAWN, QUICK_DRAWN = 40, 8  # sentences, by the seed
-
-
-@torch.no_grad()
-def lengths(language_model: LanguageModel, reading: Reading) -> Tensor:
-    """Returns ||f(x_j)||, (B, L, H, T): how long what a head adds would be with a weight of 1."""
-    norms = []
-    for index, attention in enumerate(modules_of(language_model)):
-        value = attention.w_v(reading.states[index])  # (B, T, d_model)
-        value = split_heads(value, attention.num_heads)  # -> (B, H, T, d_k)
-        added = head_statistics.added_by_heads(attention, value)  # -> (B, H, T, d_model)
-        norms.append(added.norm(dim=-1))
-    return torch.stack(norms, dim=1)  # L x (B, H, T) -> (B, L, H, T)
 
 
 def share_of(weights: Tensor, reading: Reading, keys: Tensor) -> float:
@@ -51,17 +38,21 @@ def share_of(weights: Tensor, reading: Reading, keys: Tensor) -> float:
     return by_head.mean().item()
 
 
+@torch.no_grad()
 def hub_numbers(language_model: LanguageModel, reading: Reading) -> Numbers:
     """Returns the shares of [CLS] and [SEP], and the even share.
 
     ValueError, one line with a way out, for a model that is not built as a BERT is.
     """
-    number = reading.real.sum(dim=1, keepdim=True)  # (B, 1)
+    num_tokens = reading.real.sum(dim=1, keepdim=True)  # (B, 1)
     position = torch.arange(reading.real.size(1))
-    ends = {"[CLS]": position == 0, "[SEP]": position == number - 1}
-    norms = lengths(language_model, reading)
-    added = reading.weights * norms[:, :, :, None]  # by each key: (B, L, H, T, T)
-    numbers = {"even share": (1 / number.double()).mean().item()}
+    ends = {"[CLS]": position == 0, "[SEP]": position == num_tokens - 1}
+    layers = []
+    for layer, attention in enumerate(modules_of(language_model)):
+        layers.append(value_lengths(attention, reading.states[layer]))
+    lengths = torch.stack(layers, dim=1)  # L x (B, H, T) -> (B, L, H, T)
+    added = reading.weights * lengths[:, :, :, None]  # by each key: (B, L, H, T, T)
+    numbers = {"even share": (1 / num_tokens.double()).mean().item()}
     for name, is_end in ends.items():
         keys = is_end & reading.special  # (B, T)
         numbers[f"{name}, share of the weight"] = share_of(reading.weights, reading, keys)
