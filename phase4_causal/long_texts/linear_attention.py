@@ -129,13 +129,15 @@ def words_with_factors(
 
     Returns the words, and the state to begin with. Raises ValueError for sizes that do not fit.
     """
+    columns = {}
     for name, factor in factors.items():
         if (factor.shape, factor.dtype) != (key.shape[:-1], key.dtype):
             rule = f"{name} has one number for each key, {tuple(key.shape[:-1])} in {key.dtype}"
             raise ValueError(f"{rule}: got {tuple(factor.shape)} in {factor.dtype}")
-    query, key, value, *numbers = at_least_float32(query, key, value, *factors.values())
-    columns = [factor.unsqueeze(-1) for factor in numbers]  # (..., T) -> (..., T, 1)
-    words = Words(query, key, value, **dict(zip(factors, columns, strict=True)))
+        (factor,) = at_least_float32(factor)
+        columns[name] = factor.unsqueeze(-1)  # (..., T) -> (..., T, 1)
+    query, key, value = at_least_float32(query, key, value)
+    words = Words(query, key, value, **columns)
     return words, first_state(query, key, value, state)
 
 

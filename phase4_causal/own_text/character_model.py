@@ -2,15 +2,13 @@
 
 Another alphabet, and heads that know places by rotary positions (phase 1), since a text has no
 beginning and no end. Blocks, training loop and learning rates are those of the other small models.
-
-    python phase4_causal/own_text/character_model.py
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from phase4_causal.own_text.characters import CharacterText, as_tokens
+from phase4_causal.own_text.characters import CharacterText
 from phase4_causal.rotary_attention import RotaryHeads
 from phase4_causal.writing.sampling import Sampling
 from shared.toy_model import ToyTransformer
@@ -90,15 +88,3 @@ def continued(model: nn.Module, tokens: Tensor, length: int, seed: int) -> Tenso
         chances = sampling.probabilities(logits[0, -1])
         tokens = torch.cat([tokens, torch.multinomial(chances, 1, generator=generator)])
     return tokens
-
-
-def main() -> None:
-    text = as_tokens("we read what we write and we write what we read. " * 200, "a silly text")
-    model = new_reader(text, seed=0, num_layers=1)
-    losses = train_on_text(model, text, seed=0, steps=60)
-    print(f"Nats a character before and after 60 steps: {losses[0]:.2f}, {losses[-1]:.2f}")
-    print(f"It writes: {text.decode(continued(model, text.held_out[:10], 60, seed=0))}")
-
-
-if __name__ == "__main__":
-    main()
