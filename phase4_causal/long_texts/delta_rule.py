@@ -14,15 +14,15 @@ length 1:
 import torch
 from torch import Tensor
 
-from phase4_causal.long_texts.linear_attention import CHUNK, no_output, words_with_factors
+from phase4_causal.long_texts.linear_attention import CHUNK, checked_words, output_of_no_words
 
 
 def delta_rule_recurrent(
     query: Tensor, key: Tensor, value: Tensor, beta: Tensor, *, state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The specification, word by word: arguments, results and errors are those of delta_rule."""
-    words, state = words_with_factors(query, key, value, state, beta=beta)
-    outputs = [no_output(words.query, state)]
+    words, state = checked_words(query, key, value, state, beta=beta)
+    outputs = [output_of_no_words(words.query, state)]
     for word in words.chunks(1):
         correction = word.beta * (word.value - word.key @ state)  # (..., 1, d_v)
         state = state + word.key.mT @ correction  # -> (..., d_k, d_v)
@@ -41,8 +41,8 @@ def delta_rule(
     beta reaches earlier words of its chunk (0 · NaN); in delta_rule_recurrent it does not. Inputs
     of 16 bits are summed in float32. Raises ValueError for sizes that do not fit.
     """
-    words, state = words_with_factors(query, key, value, state, beta=beta)
-    outputs = [no_output(words.query, state)]
+    words, state = checked_words(query, key, value, state, beta=beta)
+    outputs = [output_of_no_words(words.query, state)]
     for chunk in words.chunks(CHUNK):
         q, k = chunk.query, chunk.key
         # How much of each correction a later key reads: (..., CHUNK, CHUNK).

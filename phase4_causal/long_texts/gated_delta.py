@@ -1,9 +1,9 @@
 """What does a memory gain if it may also forget?
 
-The delta rule takes back what a word writes anew, and nothing else: what nobody writes again stays
-and fills the memory. The gated delta rule (Yang, Kautz & Hatamizadeh 2025; in Qwen3-Next and, with
-a factor for each number of a key, in Kimi Linear) lets each word choose how much of all that stands
-there is kept, by one factor α from 0 to 1, before it writes:
+The delta rule replaces what stands at the key of a word, and nothing else: what nobody writes again
+stays and fills the memory. The gated delta rule (Yang, Kautz & Hatamizadeh 2025; in Qwen3-Next and,
+with a factor for each number of a key, in Kimi Linear) lets each word choose how much of all that
+stands there is kept, by one factor α from 0 to 1, before it writes. With q, k, v as rows:
 
     S  <-  α S + β kᵀ (v - k α S)     α = 1: the delta rule; α = 0: all is forgotten at this word
     output  =  q S                    without "- k α S" it is the state space of state_space.py
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from phase4_causal.long_texts.delta_rule import delta_rule
-from phase4_causal.long_texts.linear_attention import CHUNK, no_output, words_with_factors
-from phase4_causal.long_texts.state_space import decay_mask
+from phase4_causal.long_texts.linear_attention import CHUNK, checked_words, output_of_no_words
+from phase4_causal.long_texts.state_space import decays
 
 
 def gated_delta_recurrent(
@@ -29,12 +29,12 @@ def gated_delta_recurrent(
     state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The specification, word by word: arguments, results and errors are those of gated_delta."""
-    words, state = words_with_factors(query, key, value, state, beta=beta, alpha=alpha)
-    outputs = [no_output(words.query, state)]
+    words, state = checked_words(query, key, value, state, beta=beta, alpha=alpha)
+    outputs = [output_of_no_words(words.query, state)]
     for word in words.chunks(1):
-        state = word.alpha * state  # all fades,
-        correction = word.beta * (word.value - word.key @ state)  # and then the word corrects
-        state = state + word.key.mT @ correction  # what is left: (..., d_k, d_v)
+        state = word.alpha * state  # all fades
+        correction = word.beta * (word.value - word.key @ state)  # (..., 1, d_v)
+        state = state + word.key.mT @ correction  # -> (..., d_k, d_v)
         outputs.append(word.query @ state)  # (..., 1, d_k) @ (..., d_k, d_v) -> (..., 1, d_v)
     return torch.cat(outputs, dim=-2).to(query.dtype), state  # T of (..., 1, d_v) -> (..., T, d_v)
 
@@ -48,29 +48,33 @@ def gated_delta(
     *,
     state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The gated delta rule in chunks: delta_rule, in which a mask of decays weighs what is read.
+    """The gated delta rule in chunks: as in delta_rule, but what is read has decayed meanwhile.
 
     query, key (..., T, d_k), value (..., T, d_v), beta and alpha (..., T) from 0 to 1 -> output
-    (..., T, d_v) and the state (..., d_k, d_v), from which the text may go on. Give keys of length
-    1. As in delta_rule a NaN reaches earlier words of its chunk, and inputs of 16 bits are summed
-    in float32. Raises ValueError for sizes that do not fit.
+    (..., T, d_v) and the state (..., d_k, d_v), from which the text may go on. Each key should have
+    length 1 as a vector. As in delta_rule a NaN reaches earlier words of its chunk, and inputs of
+    16 bits are summed in float32. Raises ValueError for sizes that do not fit.
     """
-    words, state = words_with_factors(query, key, value, state, beta=beta, alpha=alpha)
-    outputs = [no_output(words.query, state)]
+    words, state = checked_words(query, key, value, state, beta=beta, alpha=alpha)
+    outputs = [output_of_no_words(words.query, state)]
     for chunk in words.chunks(CHUNK):
         q, k = chunk.query, chunk.key
-        # What is left of the state when each word reads, (..., CHUNK, 1), and of each earlier word,
-        # (..., CHUNK, CHUNK).
+        # What is left, when a word reads, of the state before the chunk: (..., CHUNK, 1).
         left_of_state = chunk.alpha.cumprod(dim=-2)
-        left_of_words = decay_mask(chunk.alpha)
-        # As in delta_rule: (I + earlier) u = target gives the corrections u of all words.
-        earlier = (chunk.beta * left_of_words * (k @ k.mT)).tril(-1)
+        # And of what each word has written: (..., CHUNK, CHUNK), 0 for the words after it.
+        left_of_words = decays(chunk.alpha)
+        # As in delta_rule: (I + earlier) u = target gives the corrections u of all words. The ones
+        # of I are not stored, they are what unitriangular means.
+        read_by_keys = chunk.beta * left_of_words * (k @ k.mT)
+        earlier = read_by_keys.tril(-1)
         target = chunk.beta * (chunk.value - left_of_state * (k @ state))
         u = torch.linalg.solve_triangular(earlier, target, upper=False, unitriangular=True)
-        # What the state gives, and what this chunk has written: (..., CHUNK, d_v).
-        outputs.append(left_of_state * (q @ state) + (left_of_words * (q @ k.mT)) @ u)
-        left_at_end = left_of_words[..., -1:, :].mT  # of each word: (..., CHUNK, 1)
+        from_state = left_of_state * (q @ state)  # (..., CHUNK, d_v)
+        from_words = (left_of_words * (q @ k.mT)) @ u  # (..., CHUNK, d_v)
+        outputs.append(from_state + from_words)
+        # At the last word of the chunk.
         faded = left_of_state[..., -1:, :] * state
+        left_at_end = left_of_words[..., -1:, :].mT  # (..., 1, CHUNK) -> (..., CHUNK, 1)
         state = faded + (left_at_end * k).mT @ u  # -> (..., d_k, d_v)
     output = torch.cat(outputs, dim=-2)  # chunks of (..., CHUNK, d_v) -> (..., T, d_v)
     return output.to(query.dtype), state
@@ -80,13 +84,14 @@ def main() -> None:
     key = torch.tensor([[1.0, 0], [0, 1], [1, 0]])  # the last word has the key of the first
     value = torch.tensor([[10.0], [20], [30]])
     beta, alpha = torch.ones(3), torch.tensor([1, 1, 0.5])
+    query = key  # we look at the state alone, which no query changes
     print("Three words write 10, 20 and 30, the last one to the key of the first:")
-    _, replaced = delta_rule(key, key, value, beta)
+    _, replaced = delta_rule(query, key, value, beta)
     print(f"   delta rule         {replaced.flatten().tolist()}: 30 in place of 10")
-    _, faded = gated_delta(key, key, value, beta, alpha)
+    _, faded = gated_delta(query, key, value, beta, alpha)
     print(f"   gated, α = 0.5     {faded.flatten().tolist()}: and 20 has faded to a half")
     alpha[2] = 0.0
-    _, emptied = gated_delta(key, key, value, beta, alpha)
+    _, emptied = gated_delta(query, key, value, beta, alpha)
     print(f"   gated, α = 0       {emptied.flatten().tolist()}: the last word starts a new page")
 
 

@@ -94,8 +94,8 @@ def first_state(query: Tensor, key: Tensor, value: Tensor, state: Tensor | None)
     return state
 
 
-def no_output(query: Tensor, state: Tensor) -> Tensor:
-    """The output of no words, (..., 0, d_v), behind which that of each word is put."""
+def output_of_no_words(query: Tensor, state: Tensor) -> Tensor:
+    """The output of no words, (..., 0, d_v): a text without words has it, others begin with it."""
     return query[..., :0, :] @ state
 
 
@@ -122,12 +122,13 @@ class Words:
             yield Words(**chunk)
 
 
-def words_with_factors(
+def checked_words(
     query: Tensor, key: Tensor, value: Tensor, state: Tensor | None, **factors: Tensor
 ) -> tuple[Words, Tensor]:
-    """What a recurrence reads that has factors from 0 to 1, one for each word (..., T).
+    """Checks the inputs of a recurrence that has factors from 0 to 1, one for each word (..., T).
 
-    Returns the words, and the state to begin with. Raises ValueError for sizes that do not fit.
+    Returns the inputs as Words, and the state to begin with: the given one, or zeros. Raises
+    ValueError for sizes that do not fit.
     """
     columns = {}
     for name, factor in factors.items():
@@ -156,7 +157,7 @@ def linear_attention_recurrent(
     dtype = query.dtype
     query, key, value = _with_features(query, key, value, feature_map)
     state = first_state(query, key, value, state)
-    outputs = [_normalized(no_output(query, state))]
+    outputs = [_normalized(output_of_no_words(query, state))]
     for t in range(key.size(-2)):
         added = key[..., t, :, None] * value[..., t, None, :]  # -> (..., d_k, d_v + 1)
         state = state + added

@@ -15,10 +15,10 @@ letters q, k and v are C, B and x, and α is the matrix A, a number times the id
 import torch
 from torch import Tensor
 
-from phase4_causal.long_texts.linear_attention import no_output, words_with_factors
+from phase4_causal.long_texts.linear_attention import checked_words, output_of_no_words
 
 
-def decay_mask(alpha: Tensor) -> Tensor:
+def decays(alpha: Tensor) -> Tensor:
     """How much of word s is left when word t reads: alpha (..., T, 1) -> (..., T, T).
 
     Row t, column s: the product of the alphas after s up to t, which is 1 for s = t, and 0 for
@@ -38,9 +38,9 @@ def state_space_attention(query: Tensor, key: Tensor, value: Tensor, alpha: Tens
     query, key (..., T, d_k), value (..., T, d_v), alpha (..., T) from 0 to 1 -> (..., T, d_v).
     Inputs of 16 bits are summed in float32. Raises ValueError for sizes that do not fit.
     """
-    words, _ = words_with_factors(query, key, value, None, alpha=alpha)
+    words, _ = checked_words(query, key, value, None, alpha=alpha)
     scores = words.query @ words.key.mT  # (..., T, d_k) @ (..., d_k, T) -> (..., T, T)
-    weights = decay_mask(words.alpha) * scores
+    weights = decays(words.alpha) * scores
     output = weights @ words.value  # (..., T, T) @ (..., T, d_v) -> (..., T, d_v)
     return output.to(query.dtype)
 
@@ -52,8 +52,8 @@ def state_space_recurrent(
 
     Returns the output (..., T, d_v) and the state (..., d_k, d_v), from which the text may go on.
     """
-    words, state = words_with_factors(query, key, value, state, alpha=alpha)
-    outputs = [no_output(words.query, state)]
+    words, state = checked_words(query, key, value, state, alpha=alpha)
+    outputs = [output_of_no_words(words.query, state)]
     for word in words.chunks(1):
         state = word.alpha * state + word.key.mT @ word.value  # -> (..., d_k, d_v)
         outputs.append(word.query @ state)  # (..., 1, d_k) @ (..., d_k, d_v) -> (..., 1, d_v)
@@ -63,7 +63,7 @@ def state_space_recurrent(
 def main() -> None:
     alpha = torch.tensor([1, 0.5, 0.5, 1])
     print("Before words 1 and 2 the state fades to a half. What each word finds of the others:")
-    for row in decay_mask(alpha[:, None]).tolist():
+    for row in decays(alpha[:, None]).tolist():
         print("   " + "  ".join(f"{share:4g}" for share in row))
     torch.manual_seed(0)
     query, key, value = torch.randn(3, 4, 2).double()

@@ -3,8 +3,8 @@
 Those with the highest scores, but whoever wants to know them must compute all scores. So something
 cheaper chooses. Blocks of keys are chosen by the mean of their keys (MoBA, Lu et al. 2025; NSA,
 Yuan et al. 2025, learns what stands for a block), or single keys by a small trained indexer
-(DeepSeek-AI 2025). Each gives a mask for our own attention, True = may attend. The last query
-stands at the last key, and nobody sees later keys.
+(DeepSeek-AI 2025). Each gives a mask for an attention of phase 1 or 2, True = may attend. The last
+query stands at the last key, and nobody sees later keys.
 
     python phase4_causal/long_texts/topk_attention.py
 """
@@ -20,7 +20,7 @@ from shared.attention_utils import causal_mask
 
 
 def blocks_by_loops(query: Tensor, key: Tensor, count: int, block_size: int) -> Tensor:
-    """The specification of blocks by their mean: (T_q, d_k), (T_k, d_k) -> bool (T_q, T_k).
+    """The specification of block_scores with top_blocks: (T_q, d_k), (T_k, d_k) -> bool (T_q, T_k).
 
     A query keeps the block that it stands in, and the best `count - 1` of those before.
     """
@@ -33,9 +33,10 @@ def blocks_by_loops(query: Tensor, key: Tensor, count: int, block_size: int) -> 
             mean = key[start : start + block_size].mean(dim=0)
             scores[start] = torch.dot(query[i], mean).item()
         ranked = sorted(scores, key=scores.get, reverse=True)
-        for start in [own_start, *ranked[: count - 1]]:
+        best_before = ranked[: count - 1]
+        for start in [own_start, *best_before]:
             for j in range(start, start + block_size):
-                if 0 <= j <= position:
+                if 0 <= j <= position:  # with T_q > T_k the first queries stand before all keys
                     mask[i, j] = True
     return mask
 
@@ -55,42 +56,45 @@ def top_k_mask(scores: Tensor, allowed: Tensor, count: int) -> Tensor:
 
 def top_keys(query: Tensor, key: Tensor, count: int) -> Tensor:
     """The keys that get the most weight: (..., T_q, d_k), (..., T_k, d_k) -> (..., T_q, T_k)."""
-    past = causal_mask(query.size(-2), key.size(-2), device=query.device)
-    return top_k_mask(query @ key.mT, past, count)
+    not_later = causal_mask(query.size(-2), key.size(-2), device=query.device)
+    return top_k_mask(query @ key.mT, not_later, count)
 
 
 def block_scores(query: Tensor, key: Tensor, block_size: int) -> Tensor:
-    """Each query by the mean of each block's keys -> (..., T_q, blocks).
+    """The product of each query with the mean of each block's keys -> (..., T_q, blocks).
 
-    What the last block lacks counts as 0. Only queries that stand in this block see any of it.
+    Keys that the last block lacks are taken as 0. That changes its mean, but nobody is chosen by
+    it: only queries of this block may see it, and a query keeps its own block anyway.
     """
-    missing = -key.size(-2) % block_size
-    padded = F.pad(key, (0, 0, 0, missing))
+    missing = -key.size(-2) % block_size  # so many keys fill the last block
+    padded = F.pad(key, (0, 0, 0, missing))  # after the last key; no feature is added
     blocks = padded.unflatten(-2, (-1, block_size))  # -> (..., blocks, block_size, d_k)
     return query @ blocks.mean(dim=-2).mT
 
 
 def top_blocks(scores: Tensor, key_length: int, count: int, block_size: int) -> Tensor:
-    """The words of the best blocks: scores (..., T_q, blocks) -> bool (..., T_q, T_k).
+    """The keys of the best blocks: scores (..., T_q, blocks) -> bool (..., T_q, T_k).
 
     A query always keeps the block that it stands in, as one of `count` (Lu et al. 2025, section
     2.2), whatever its score.
     """
     query_length, num_blocks = scores.shape[-2:]
     position = torch.arange(key_length - query_length, key_length, device=scores.device)
-    own = position[:, None] // block_size  # the block that each query stands in: (T_q, 1)
-    block = torch.arange(num_blocks, device=scores.device)
-    scores = scores.masked_fill(block == own, math.inf)
-    chosen = top_k_mask(scores, block <= own, count)
-    words = chosen.repeat_interleave(block_size, dim=-1)[..., :key_length]
-    return words & causal_mask(query_length, key_length, device=scores.device)
+    own_block = position[:, None] // block_size  # that each query stands in: (T_q, 1)
+    blocks = torch.arange(num_blocks, device=scores.device)  # their numbers
+    is_own = blocks == own_block  # (blocks,) and (T_q, 1) -> (T_q, blocks)
+    scores = scores.masked_fill(is_own, math.inf)
+    chosen = top_k_mask(scores, blocks <= own_block, count)
+    in_chosen = chosen.repeat_interleave(block_size, dim=-1)  # -> (..., T_q, blocks * block_size)
+    in_chosen = in_chosen[..., :key_length]  # the last block may have been filled up
+    return in_chosen & causal_mask(query_length, key_length, device=scores.device)
 
 
 class Indexer(nn.Module):
     """Scores keys with less work than attention (DeepSeek-AI 2025, DeepSeek-V3.2, section 2.1).
 
-    A few small heads share one small key of each word. A head counts what matches, never what does
-    not, and each query decides how much each head counts.
+    A few small heads share one small key of each word. A head counts a positive product, and a
+    negative one as 0. Each query decides how much, and with which sign, each head counts.
     """
 
     def __init__(self, d_model: int, num_heads: int, d_index: int) -> None:
@@ -105,7 +109,8 @@ class Indexer(nn.Module):
         query = split_heads(self.w_q(x), self.num_heads)  # -> (B, heads, T, d_index)
         key = self.w_k(x).unsqueeze(1)  # -> (B, 1, T, d_index)
         matches = F.relu(query @ key.mT)  # -> (B, heads, T, T)
-        head_weight = self.w_head_weight(x).mT.unsqueeze(-1)  # -> (B, heads, T, 1)
+        head_weight = self.w_head_weight(x).mT  # (B, T, heads) -> (B, heads, T)
+        head_weight = head_weight.unsqueeze(-1)  # -> (B, heads, T, 1), for each query
         return (head_weight * matches).sum(dim=1)
 
 
@@ -114,8 +119,8 @@ def main() -> None:
     key = torch.tensor([[9.0], [-9], [2], [2], [1], [0]])
     query = torch.ones(1, 1)
     four = top_keys(query, key, 4)[0]
-    means = block_scores(query, key, block_size=2)
-    two_blocks = top_blocks(means, key_length=6, count=2, block_size=2)[0]
+    scores = block_scores(query, key, block_size=2)
+    two_blocks = top_blocks(scores, key_length=6, count=2, block_size=2)[0]
     print("keys", key.flatten().tolist())
     print("the best four:", key[four].flatten().tolist())
     print("its own block and the best by mean:", key[two_blocks].flatten().tolist())

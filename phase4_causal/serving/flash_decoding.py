@@ -1,11 +1,11 @@
 """How can several processors share the keys of one query?
 
-A new word asks with one query, and its keys may be many thousands. Softmax needs the sum over all
-of them, but what is kept of some keys can be merged with what is kept of others
-(long_texts/flash_attention.py). So each processor takes a part of the keys, attends to it by
-itself, and keeps three things: the largest score, the total, and the values added up. Merging them
-costs next to nothing. This is flash-decoding, or split-K (Dao et al. 2023). Here the parts are
-computed one after the other; on a GPU all at once.
+A new word asks with one query, and its keys may be many thousands. So each processor takes a part
+of the keys, attends to it by itself, and keeps three things: the largest score, the sum of the
+weights, and the sum of the weighted values. Softmax needs the sums over all keys, and such partial
+sums can be merged (long_texts/flash_attention.py), which costs next to nothing. This is
+flash-decoding, or split-K (Dao et al. 2023). Here the parts are computed one after the other; on a
+GPU all at once.
 
     python phase4_causal/serving/flash_decoding.py
 """
@@ -15,6 +15,7 @@ import math
 import torch
 from torch import Tensor
 
+from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase4_causal.long_texts.flash_attention import (
     LOG2_E,
     empty_partial,
@@ -27,38 +28,38 @@ from shared.attention_checks import check_attention_inputs, check_sizes
 
 @torch.no_grad()
 def flash_decoding(query: Tensor, key: Tensor, value: Tensor, *, num_splits: int) -> Tensor:
-    """Attention to all keys, out of num_splits parts of them that know nothing of each other.
+    """Attention to all keys, merged from num_splits parts that are computed independently.
 
     query (..., T_q, d_k), key (..., T_k, d_k), value (..., T_k, d_v) -> output (..., T_q, d_v), 0
-    without keys. For writing alone, so there are no gradients. Raises ValueError for wrong sizes.
+    without keys. A trained model writes with it, so there are no gradients. Raises ValueError for
+    wrong sizes.
     """
-    check_sizes(1, num_splits=num_splits)
-    check_attention_inputs(query, key, value, None)
-    # Scores are divided by √d_k; times log2(e) as well, powers of 2 of them are powers of e.
-    query = query * LOG2_E / math.sqrt(query.size(-1))
+    check_sizes(least=1, num_splits=num_splits)
+    check_attention_inputs(query, key, value, mask=None)
+    # The partial sums are of powers of 2: 2^(scaled q · k) is e^(q · k / √d_k).
+    scaled_query = query * LOG2_E / math.sqrt(query.size(-1))
     keys = key.tensor_split(num_splits, dim=-2)
     values = value.tensor_split(num_splits, dim=-2)
     partials = []
     for k, v in zip(keys, values, strict=True):
         if k.size(-2) > 0:  # with fewer keys than processors, some have none
-            # On a processor of its own.
-            partials.append(partial_softmax(query @ k.mT, v))
-    merged = empty_partial(query, value.size(-1))
+            partials.append(partial_softmax(scaled_query @ k.mT, v))  # the work of one processor
+    merged = empty_partial(query, value.size(-1))  # one for each query
     for partial in partials:
         merged = merge_partials(merged, partial)
-    output, _ = normalize(merged)
+    output, _log_of_sums = normalize(merged)
     return output
 
 
 def main() -> None:
     torch.manual_seed(0)
     query, key, value = torch.randn(1, 4), torch.randn(1000, 4), torch.randn(1000, 4)
-    whole = flash_decoding(query, key, value, num_splits=1)
+    reference, _ = scaled_dot_product_attention(query, key, value)
     print("One query and 1,000 keys. The most keys of a processor, and how far the output is off:")
     for num_splits in (1, 4, 16):
         output = flash_decoding(query, key, value, num_splits=num_splits)
         most_keys = math.ceil(1000 / num_splits)
-        error = (output - whole).abs().max()
+        error = (output - reference).abs().max()
         print(f"   {num_splits:2} processors: {most_keys:4} keys, {error:.0e}")
 
 
