@@ -211,6 +211,16 @@ def test_scores_of_tables_that_are_known():
     assert tables.on_diagonal(eye) == 1, "rows are asked, not columns"
 
 
+def test_texts_differ_in_two_words_and_ask_for_what_follows_one_of_them():
+    pairs = task.exchanged_words(200, torch.Generator().manual_seed(5))
+    rows = (pairs.clean, pairs.corrupted, pairs.position, pairs.answers)
+    for clean, corrupted, asked, answers in zip(*(x.tolist() for x in rows), strict=True):
+        assert sum(a != b for a, b in zip(clean, corrupted, strict=True)) == 2
+        for text, answer in zip((clean, corrupted), answers, strict=True):
+            assert text[text.index(clean[asked]) + 1] == answer
+            assert text[: asked + 1].count(clean[asked]) == 2
+
+
 def attended(block, of_queries, of_keys, of_values):
     """What the heads of a layer give, (B, H, T, d_v), if each projection reads another stream."""
     query = split_heads(block.attention.w_q(block.attention_norm(of_queries)), HEADS)

@@ -295,6 +295,26 @@ def test_a_hidden_key_is_not_chosen_whatever_its_score():
 # ---- layers of both kinds
 
 
+def test_texts_write_every_key_twice_and_its_newest_value_last():
+    keys, values, newest, text = overwriting.written_twice(11, torch.Generator().manual_seed(0))
+    near(torch.cat([keys, values], dim=1).norm(dim=-1), torch.ones(overwriting.TEXTS, 33))
+    assert torch.equal(text.sort().values, torch.arange(22).expand(overwriting.TEXTS, -1))
+    for order, last in zip(text.tolist(), newest.tolist(), strict=True):
+        written = {value % 11: value for value in order}  # a dictionary keeps what comes last
+        assert [written[key] for key in range(11)] == last
+    assert 0 < (newest < 11).double().mean() < 1, "which value is the newest is chance"
+
+
+def test_every_question_of_a_text_has_the_value_that_stands_behind_its_key():
+    symbols, answers = hybrid.pairs_and_questions(11, 7, torch.Generator().manual_seed(0))
+    assert symbols.shape == (11, 21)
+    for text, wanted in zip(symbols.tolist(), answers.tolist(), strict=True):
+        values = dict(zip(text[0:14:2], text[1:14:2], strict=True))
+        assert len(values) == 7 and max(values) < hybrid.KEYS
+        assert [values[key] - hybrid.KEYS for key in text[14:]] == wanted
+    assert not torch.equal(symbols[:, 14:], symbols[:, 0:14:2]), "asked in another order"
+
+
 def heads_of_words(parts):
     """Queries, keys, values (B, T, d_model) each -> (B, H, T, d_k)."""
     return [part.unflatten(-1, (hybrid.HEADS, -1)).transpose(1, 2) for part in parts]

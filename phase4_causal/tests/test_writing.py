@@ -9,6 +9,7 @@ from phase2_multi_head.costs.measure import count_operations
 from phase4_causal.causal_attention import CausalSelfAttention, generate
 from phase4_causal.models import long_model
 from phase4_causal.writing import cache_savings
+from phase4_causal.writing.generate import accepted
 from phase4_causal.writing.sampling import GREEDY, Sampling, Written, write_sentences
 from shared.tests.helpers import near
 from shared.toy_language import END_ID, PAD_ID, START_ID, VOCABULARY, encode
@@ -89,6 +90,12 @@ def test_writing_stops_at_end_pads_and_leaves_room():
     tokens = torch.tensor([[START_ID, 9, PAD_ID, 8, END_ID, PAD_ID]])
     (words,) = Written(tokens, tokens, []).sentences()
     assert words == [VOCABULARY[9], VOCABULARY[PAD_ID], VOCABULARY[8]]
+
+
+def test_accepted_is_what_the_grammar_can_make():
+    good, bad = "the cat sat on the mat", "these cat sat on the mat"
+    sentences = [text.split() for text in (good, bad, "a dog slept in a bed", good)]
+    assert accepted(sentences) == 3 / 4
 
 
 def test_entropy_of_a_sentence_against_a_plain_loop():
