@@ -4,21 +4,187 @@
 
 What a run makes is not in git, so that a run leaves no trace. visualizations/gallery/ is, and only
 this command writes it: exactly the pictures that a README links to. Some it draws itself, from the
-record: those of the front door (front_page.py), and two for which a run has too few seeds. The SVG
-files of the gallery are drawn by hand, and the film of the live page is recorded by hand, so this
-command leaves them alone (.github/CONTRIBUTING.md).
+record: the dots of the front door's seven findings, and one for which a run has too few seeds. The
+SVG files of the gallery are drawn by hand, and the film of the live page is recorded by hand, so
+this command leaves them alone (.github/CONTRIBUTING.md).
 """
 
 import argparse
 import importlib
 import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
 from shared import cli, paths
-from shared.lab import front_page, pages, record
+from shared.claims import Numbers
+from shared.lab import findings, pages, record
+from shared.visualization_utils import BLUE, INK, QUIET, RED, save_figure, theme
 
 MORE_SEEDS = ("phase2_multi_head.heads.how_many_heads",)
 FILM = "phase3/live_page.gif"  # recorded by hand
+
+
+# ---- a dot for each run on record: the seven findings of the front door
+# A picture has a line for each quantity, with its ten values, and above it the lowest and highest.
+
+SIZE, DPI = (4.2, 2.7), 100  # inches; README shows a picture 420 pixels wide, on a phone 358
+TYPE = 12
+MOST_SHARES = 10  # where the axis of even shares ends
+
+
+@dataclass(frozen=True)
+class DotPicture:
+    """What was found, what is counted, in which experiment, and for each line what it shows.
+
+    The last line is the surprise. story is where a page tells of it. most is where the axis ends;
+    written says how a value is written. trial says what to do in a view of the live page.
+    """
+
+    title: str
+    unit: str
+    experiment: str
+    story: str
+    lines: Mapping[str, Callable[[Numbers], float]]
+    most: float = 1
+    dot: str = "a dot: one of ten runs"
+    written: str = "{:z.0%}"  # z: never -0%
+    view: str = ""
+    trial: str = ""
+
+
+SMALL_PICTURES = {
+    "bottleneck": DotPicture(
+        "What is written first is kept best",
+        "how much more often letters are right\nat the end that is written first",
+        "phase1_single_head.before.bottleneck",
+        "data/surprises.md#what-was-read-first-is-not-what-gets-lost",
+        {
+            "written forwards": itemgetter("forwards, right letters, lead"),
+            "written backwards": itemgetter("backwards, right letters, lead"),
+        },
+    ),
+    "scaling": DotPicture(
+        "A smaller start cannot replace √d_k",
+        "right answers after 300 steps, d_k = 64",
+        "phase1_single_head.parts.scaling",
+        "data/surprises.md#a-small-start-does-not-replace-a-division-by-d_k",
+        {
+            "divided by √d_k": itemgetter("divided, best rate"),
+            "not divided": itemgetter("not divided, best rate"),
+            "not divided, smaller start": itemgetter("smaller W_q, best rate"),
+        },
+        view="divisor=1",
+        trial="pull the division out of a trained model",
+    ),
+    "long_path": DotPicture(
+        "An LSTM can keep the first word best",
+        "what the first of 512 words gets\n(1: an even share)",
+        "phase1_single_head.reading.long_path",
+        "data/surprises.md#an-older-kind-of-network-can-hold-on-to-the-first-word-better-than-attention",
+        {
+            "LSTM, usual gates": itemgetter("LSTM, bias 1, even shares of the first of 512"),
+            "attention": itemgetter("attention, even shares of the first of 512"),
+            "LSTM, gates wide open": itemgetter("LSTM, bias 5, even shares of the first of 512"),
+        },
+        most=MOST_SHARES,
+        written="{:.1f}",
+    ),
+    "lookers": DotPicture(
+        "A head can look and still not matter",
+        "how far one head moves the guess\nfrom one verb to the other",
+        "phase3_visualization.circuits.pattern_used",
+        "README.md#a-head-can-look-at-the-right-word-and-still-not-matter",
+        {
+            "the head that matters most": itemgetter("restored, most of all heads"),
+            "a head that looks there, too": itemgetter("restored, least of the heads that look"),
+        },
+        view="words=often+every+kite+fell+in+the+red+dark+ponds&hide=3&query=3&head=1.2",
+        trial="two heads look at the kite; cut head 1.2, then head 1.0",
+    ),
+    "coreference": DotPicture(
+        "For “it” a head mostly follows a habit",
+        "pairs of sentences with “it”, of 40",
+        "phase3_visualization.pretrained.coreference",
+        "README.md#the-head-that-finds-what-it-means-mostly-follows-a-habit",
+        {
+            "right in both": itemgetter("both right"),
+            "wrong in both": itemgetter("both wrong"),
+            "the same noun in both": itemgetter("the same noun in both"),
+        },
+        most=40,
+        dot="a dot: one of ten draws of the pairs",
+        written="{:.0f}",
+    ),
+    "induction": DotPicture(
+        "“Spare” heads are not idle",
+        "lost by removing heads one at a time,\nas a share of removing all",
+        "phase4_causal.induction.induction",
+        "data/surprises.md#spare-heads-may-not-be-spare",
+        {
+            "how far the right answer leads": lambda n: (
+                n["margin lost, each alone"] / n["margin lost, all together"]
+            ),
+            "how many answers are right": lambda n: (
+                n["answers lost, each alone"] / n["answers lost, all together"]
+            ),
+        },
+    ),
+    "real_text": DotPicture(
+        "Small models of text look nothing up",
+        "weight on what came next the last time",
+        "phase4_causal.own_text.four_questions",
+        "data/surprises.md#on-a-real-text-small-models-do-not-learn-to-look-things-up",
+        {
+            "best head, made-up sequences": itemgetter("weight on what came next, toy"),
+            "best head, a real text": itemgetter("weight on what came next, text"),
+        },
+    ),
+}
+
+
+def draw_dots(small: DotPicture) -> tuple[Figure, str]:
+    """Returns the picture, and in words what it shows."""
+    runs = record.runs(small.experiment)
+    fig, ax = plt.subplots(figsize=SIZE, layout="constrained")
+    fig.suptitle(small.title, fontsize=TYPE + 1, weight="bold", x=0.03, ha="left")
+    ranges = []
+    for row, (label, number) in enumerate(small.lines.items()):
+        color = RED if row == len(small.lines) - 1 else BLUE
+        values = [number(numbers) for numbers in runs]
+        low, high = min(values), max(values)
+        text = findings.between((low, high), small.written.format, "–").replace("%–", "–")
+        ranges.append(f"{label} {text}")
+        ax.hlines(row, 0, small.most, color="#d5dade", linewidth=1, zorder=0)
+        height = [row] * len(values)
+        ax.scatter(values, height, s=64, color=color, alpha=0.45, linewidth=0, clip_on=False)
+        above = row - 0.27
+        ax.text(0, above, label, fontsize=TYPE, color=INK)
+        ax.text(small.most, above, text, fontsize=TYPE, color=color, ha="right", weight="bold")
+    ax.set(xlim=(0, small.most), ylim=(len(small.lines) - 0.6, -0.75), yticks=[])
+    ax.tick_params(labelsize=TYPE - 1, color="#aab2bb")
+    if "%" in small.written:
+        ax.xaxis.set_major_formatter(PercentFormatter(1))
+    ax.spines.left.set_visible(False)
+    ax.set_xlabel(small.unit, fontsize=TYPE, color=QUIET)
+    fig.supxlabel(small.dot, fontsize=TYPE - 2, color=QUIET)
+    return fig, f"{small.title}. {small.unit}: {', '.join(ranges)}"
+
+
+def draw_small_pictures(output_dir: Path) -> None:
+    """Writes all of them to visualizations/plots/seven/ below the output folder."""
+    with theme(), plt.rc_context({"savefig.dpi": DPI}):
+        for name, small in SMALL_PICTURES.items():
+            fig, caption = draw_dots(small)
+            save_figure(fig, output_dir / paths.PLOTS / "seven" / f"{name}.png", caption=caption)
+
+
+# ---- from a run into the gallery
 
 
 def is_made_by_hand(name: str) -> bool:
@@ -28,7 +194,7 @@ def is_made_by_hand(name: str) -> bool:
 
 def draw_without_a_run(options: argparse.Namespace) -> None:
     """Draws the pictures that show the ten seeds of the record."""
-    front_page.draw_small_pictures(options.output_dir)
+    draw_small_pictures(options.output_dir)
     for module in MORE_SEEDS:
         importlib.import_module(module).main.draw_runs(record.runs(module), options)
 

@@ -26,7 +26,7 @@ from shared import cli, paths
 from shared.claims import PLURAL, all_claims
 from shared.lab import record
 from shared.lab.findings import Finding, Judgement, SavedRun, gather
-from shared.lab.front_page import SMALL_PICTURES
+from shared.lab.gallery import SMALL_PICTURES
 from shared.lab.plan import PLANS, SECTIONS, path_of, question_of
 
 TEMPLATES = jinja2.Environment(

@@ -17,7 +17,7 @@ from PIL import Image
 from shared import cli, paths
 from shared.claims import all_claims
 from shared.lab import pages, record, tables
-from shared.lab.front_page import SMALL_PICTURES, draw_small_pictures
+from shared.lab.gallery import SMALL_PICTURES, draw_small_pictures
 from shared.tests.faults import planted
 
 PHASES = tuple(paths.PHASES.values())

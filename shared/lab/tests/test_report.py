@@ -12,7 +12,7 @@ from phase4_causal.masking import causality
 from shared import paths
 from shared.claims import Claim, all_claims
 from shared.lab import findings, record
-from shared.lab.front_page import SMALL_PICTURES
+from shared.lab.gallery import SMALL_PICTURES
 from shared.lab.report import write_report
 from shared.tests.helpers import axe_violations
 from shared.visualization_utils import save_figure
