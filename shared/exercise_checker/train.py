@@ -8,7 +8,6 @@ function alone makes the difference. What the loss does not show, the checker sa
 
 import math
 import textwrap
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -175,16 +174,6 @@ def roles_of_heads(trained: Trained, make: MakeAttention) -> list[str]:
     return lines
 
 
-def described(error: BaseException, function: Function) -> str:
-    """Returns an error as one line, with the line of the function where it happened."""
-    file = getattr(getattr(function, "__code__", None), "co_filename", "")
-    line = ""
-    for frame in traceback.extract_tb(error.__traceback__):
-        if frame.filename == file:
-            line = f"{type(error).__name__} in line {frame.lineno}: "
-    return textwrap.shorten(f"{line}{error}", 300, placeholder=" ...")
-
-
 def print_beside(yours: Trained, course: Trained, make_right: MakeAttention) -> None:
     """Prints the losses and the heads of both."""
     guess = math.log(len(VOCABULARY))
@@ -232,7 +221,8 @@ def train_answer(
     except OSError:
         raise  # of a disk or a screen
     except Exception as error:
-        why = f"{described(error, function)}. The checker: {verdict.text}"
+        kind = type(error).__name__
+        why = textwrap.shorten(f"{kind}: {error}. The checker: {verdict.text}", 400)
         raise ValueError(f"{name} cannot be trained: {why}") from None
     print(f"\n{textwrap.fill(f'The checker: {verdict.text}', PRINTED_WIDTH)}")
     return verdict.status == DONE

@@ -12,12 +12,11 @@ from xml.etree import ElementTree
 
 import pytest
 from markdown_it import MarkdownIt
-from PIL import Image
 
 from shared import cli, paths
 from shared.claims import all_claims
 from shared.lab import pages, record, tables
-from shared.lab.gallery import SMALL_PICTURES, draw_small_pictures
+from shared.lab.gallery import SMALL_PICTURES
 from shared.tests.faults import planted
 
 PHASES = tuple(paths.PHASES.values())
@@ -278,16 +277,6 @@ def test_the_drawing_of_a_lesson_has_the_title_that_the_lesson_gives_it(lesson):
     alt, file = re.search(r"^!\[(.*)\]\((.*\.svg)\)", text_of(lesson), re.MULTILINE).groups()
     drawing = ElementTree.parse((paths.ROOT / lesson).parent / file)
     assert drawing.findtext("{*}title") == alt
-
-
-def test_small_pictures_have_two_pixels_for_each_that_a_page_shows(tmp_path):
-    draw_small_pictures(tmp_path)
-    both = text_of("README.md") + text_of("data/surprises.md")
-    widths = re.findall(r'<img src="\S*gallery/(\S+)" alt=".*?" width="(\d+)"', both)
-    assert len(widths) == len(SMALL_PICTURES)
-    for source, width in widths:
-        with Image.open(tmp_path / paths.PLOTS / source) as image:
-            assert image.width == 2 * int(width), source
 
 
 def test_lessons_lead_to_every_room():

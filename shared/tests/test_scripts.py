@@ -80,14 +80,6 @@ def test_all_text_of_pictures_is_large_enough_to_read(quick_run):
             assert pixels >= READABLE, where
 
 
-def test_no_picture_shows_the_source_of_a_formula(quick_run):
-    """A logarithmic axis has ticks "$\\mathdefault{10^{6}}$" unless they are named."""
-    for script, figures in quick_run[2].items():
-        for texts in figures:
-            sources = [text for text, _, _ in texts.values() if "$" in text]
-            assert sources == [], script.__name__
-
-
 def test_weights_of_all_sentences_are_saved(quick_run):
     saved = torch.load(quick_run[0] / paths.PROCESSED / "attention_weights.pt", weights_only=True)
     assert saved[TOY_SENTENCE].shape == (6, 6)
@@ -120,13 +112,9 @@ def test_a_long_sentence_has_room(checkpoints, script, tmp_path):
     [
         (["--sentence", "the cta sat"], '"cta" is not among .* nearest known words: .*cat'),
         (["--sentence", ""], "the sentence is empty"),
-        (["--sentence", "cat " * 40], "40 words: the limit is 32"),
         (["--sentences", "no-such-file.txt"], "cannot use no-such-file.txt: No such file"),
-        (["--sentences", str(paths.ROOT)], f"cannot use {paths.ROOT}: Is a directory"),
-        (["--device", "tpu"], "invalid choice: 'tpu'"),
         (["--device", "cuda"], "--device cuda is not available here"),
         (["--seed", "-1"], "--seed must lie between 0 and 2147483648: got -1"),
-        (["--seeds", "1000000"], "--seeds must lie between 1 and 100: got 1000000"),
         (["--d-model", "4000000"], "--d-model must lie between 1 and 1024: got 4000000"),
         (["--heads", "5"], "--d-model 64 is not divisible by --heads 5"),
         (["--output-dir", f"{__file__}/x"], "cannot use .*test_scripts.py.x: "),

@@ -12,7 +12,7 @@ from PIL import Image
 
 from shared import cli, paths
 from shared.attention_utils import causal_mask
-from shared.tests.helpers import overlapping, smallest, watched_texts
+from shared.tests.helpers import overlapping, watched_texts
 from shared.visualization_utils import (
     BLUE,
     GREY,
@@ -84,15 +84,6 @@ def test_names_at_the_ends_of_lines_do_not_lie_on_each_other(tmp_path):
     _, height = ax.transData.transform((1, 0.9))
     away = abs((boxes["four"].y0 + boxes["four"].y1) / 2 - height)
     assert away < 4, "a name with room stays at its line"
-
-
-def test_small_and_overlapping_texts_are_noticed(tmp_path):
-    fig = plt.figure(figsize=(18, 2))
-    fig.text(0.1, 0.5, "large", fontsize=20)
-    fig.text(0.11, 0.5, "small", fontsize=9)
-    with watched_texts() as seen:
-        fig.savefig(tmp_path / "a.png", dpi=100)
-    assert smallest(seen[fig]) == (6.2, "small") and overlapping(seen[fig]) == [("large", "small")]
 
 
 @pytest.mark.parametrize("wanted", ["png", "svg", "pdf", None])
