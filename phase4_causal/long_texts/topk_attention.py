@@ -82,10 +82,10 @@ def top_blocks(scores: Tensor, key_length: int, count: int, block_size: int) -> 
     position = torch.arange(key_length - query_length, key_length, device=scores.device)
     own_block = position[:, None] // block_size  # that each query stands in: (T_q, 1)
     blocks = torch.arange(num_blocks, device=scores.device)  # their numbers
-    is_own = blocks == own_block  # (blocks,) and (T_q, 1) -> (T_q, blocks)
+    is_own = blocks == own_block  # -> (T_q, blocks)
     scores = scores.masked_fill(is_own, math.inf)
     chosen = top_k_mask(scores, blocks <= own_block, count)
-    in_chosen = chosen.repeat_interleave(block_size, dim=-1)  # -> (..., T_q, blocks * block_size)
+    in_chosen = chosen.repeat_interleave(block_size, dim=-1)  # a block -> its keys
     in_chosen = in_chosen[..., :key_length]  # the last block may have been filled up
     return in_chosen & causal_mask(query_length, key_length, device=scores.device)
 

@@ -43,7 +43,8 @@ def flash_decoding(query: Tensor, key: Tensor, value: Tensor, *, num_splits: int
     partials = []
     for k, v in zip(keys, values, strict=True):
         if k.size(-2) > 0:  # with fewer keys than processors, some have none
-            partials.append(partial_softmax(scaled_query @ k.mT, v))  # the work of one processor
+            # The work of one processor.
+            partials.append(partial_softmax(scaled_query @ k.mT, v))
     merged = empty_partial(query, value.size(-1))  # one for each query
     for partial in partials:
         merged = merge_partials(merged, partial)
