@@ -200,7 +200,7 @@ def hidden_from_itself(query, key, value, mask, **additions):
     return any_model.capped_attention(query, key, value, mask, **additions)
 
 
-IN_FLOAT64 = ("bert", "distilbert", "gpt2", "gpt_oss")
+IN_FLOAT64 = ("bert", "roberta", "electra", "distilbert", "gpt2", "gpt_oss")
 
 
 @pytest.mark.parametrize("kind", MODEL_KINDS)

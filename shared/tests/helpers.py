@@ -148,6 +148,8 @@ LATENT = {
 }
 MODEL_KINDS = {  # kind, as configurations call it -> what a small one is made of
     "bert": SIZES,
+    "roberta": SIZES,
+    "electra": SIZES | {"embedding_size": 10},
     "distilbert": SIZES,
     "modernbert": SIZES | {"local_attention": 6, "cls_token_id": 0, "sep_token_id": 1},
     "gpt2": SIZES | {"bos_token_id": 0, "eos_token_id": 1},
@@ -155,6 +157,7 @@ MODEL_KINDS = {  # kind, as configurations call it -> what a small one is made o
     "llama": GROUPED,
     "mistral": WIDE | WINDOW,
     "mixtral": GROUPED | WINDOW | EXPERTS,
+    "qwen2": GROUPED | ONE_WINDOW | MAY_SLIDE,
     "qwen3": WIDE | ONE_WINDOW | MAY_SLIDE,
     "gemma": WIDE,
     "gemma2": WIDE | ONE_WINDOW | SCALED | {"attn_logit_softcapping": 2.0},
@@ -162,6 +165,7 @@ MODEL_KINDS = {  # kind, as configurations call it -> what a small one is made o
     "olmo2": GROUPED,
     "phi3": GROUPED,
     "smollm3": GROUPED,
+    "glm4": WIDE,
     "deepseek_v3": GROUPED | LATENT,
     "gpt_oss": WIDE | ONE_WINDOW | EXPERTS,
     "vit": SIZES | {"image_size": 20, "patch_size": 5},
