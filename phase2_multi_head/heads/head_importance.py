@@ -23,7 +23,7 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared.attention_utils import padding_mask
 from shared.toy_language import MASK_ID, PAD_ID
 from shared.toy_model import patched_input
-from shared.training.objectives import CHOSEN, NUM_HELD_OUT, corpus, to_batch
+from shared.training.objectives import CHOSEN_SHARE, NUM_HELD_OUT, corpus, to_batch
 from shared.training.recipes import Trained
 
 LayerAndHead = tuple[int, int]  # layer and head, counted from 0
@@ -102,7 +102,7 @@ def language_model(trained: Trained, sentences: int = NUM_HELD_OUT) -> Sampled:
     average: the mean over sentences counts each hidden word alike.
     """
     tokens, lengths = to_batch(corpus()[1][:sentences], "masked word")
-    hidden = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(0)) < CHOSEN
+    hidden = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(0)) < CHOSEN_SHARE
     hidden &= tokens != PAD_ID
     mask = padding_mask(lengths, tokens.size(1))
     device = trained.model.positions.device

@@ -23,7 +23,7 @@ from shared.grammar.roles import NO_NAME
 from shared.head_statistics import effective_context
 from shared.tests.helpers import T_K, T_Q, B, near
 from shared.toy_language import MASK_ID, encode
-from shared.training.objectives import CHOSEN, corpus
+from shared.training.objectives import CHOSEN_SHARE, corpus
 from shared.training.recipes import untrained_model
 
 
@@ -239,7 +239,7 @@ def test_the_loss_of_the_language_model_counts_each_hidden_word_alike():
     trained = untrained_model(MULTI_HEAD_RECIPE, MultiHeadAttention)
     sentences = corpus()[1][:13]
     length = max(len(sentence.words) for sentence in sentences)
-    drawn = torch.rand(13, length, generator=torch.Generator().manual_seed(0)) < CHOSEN
+    drawn = torch.rand(13, length, generator=torch.Generator().manual_seed(0)) < CHOSEN_SHARE
     costs = []
     for sentence, row in zip(sentences, drawn, strict=True):
         words = torch.tensor([encode(sentence.words)])

@@ -84,6 +84,8 @@ def read_checkpoint(recipe: Recipe, make_attention: MakeAttention, device: str) 
     try:
         content = whole_content(recipe.path, device, made_of(recipe))
         model.load_state_dict(content["state_dict"])
+        if not all(numbers.isfinite().all() for numbers in model.parameters()):
+            raise ValueError("a training that failed")
     except FileNotFoundError:
         return None
     except (ValueError, RuntimeError):

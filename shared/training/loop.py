@@ -17,22 +17,24 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
 
-MATRIX_RATE, RATE, MATRIX_DECAY, DECAY = 0.04, 0.02, 0.5, 0.0  # the rates at their highest
+MATRIX_RATE, MATRIX_DECAY = 0.04, 0.5  # of Muon: its highest rate, its weight decay
+RATE, DECAY = 0.02, 0.0  # of AdamW
 UP = 0.3  # share of the steps in which the rates rise
 
 
 def orthogonal(x: Tensor) -> Tensor:
-    """Matrices (..., m, n) -> the same directions, each about equally long.
+    """Matrices x = U S Vᵀ of shape (..., m, n) -> roughly U Vᵀ: all singular values become 1.
 
-    Of x = U S Vᵀ only U Vᵀ is kept, roughly. Five steps of a Newton-Schulz iteration, which needs
-    products alone, bring the singular values to 1 ± 0.4 or so.
+    Five steps of a Newton-Schulz iteration, which needs products alone, bring them to 1 ± 0.4 or
+    so. Its coefficients are those of Jordan et al. 2024.
     """
     if x.size(-2) > x.size(-1):
-        return orthogonal(x.mT).mT
+        return orthogonal(x.mT).mT  # the products below are smaller for a wide matrix
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(5):
-        square = x @ x.mT  # (..., m, n) -> (..., m, m)
-        x = 3.4445 * x + (2.0315 * square @ square - 4.7750 * square) @ x
+        gram = x @ x.mT  # (..., m, n) -> (..., m, m)
+        correction = 2.0315 * gram @ gram - 4.7750 * gram
+        x = 3.4445 * x + correction @ x
     return x
 
 
@@ -58,18 +60,21 @@ class Muon(torch.optim.Optimizer):
                 if matrix.grad is not None:
                     by_shape[matrix.shape].append(matrix)
             for (m, n), matrices in by_shape.items():
-                means = [self.nesterov_mean(matrix, group["momentum"]) for matrix in matrices]
+                means = []
+                for matrix in matrices:
+                    means.append(self.update_mean(matrix, group["momentum"]))
                 directions = orthogonal(torch.stack(means))
-                size = max(1, m / n) ** 0.5  # of a step: a tall matrix has more to move
+                # The numbers of a tall orthogonal matrix are smaller, by √(m / n).
+                rate = group["lr"] * max(1, m / n) ** 0.5
                 for matrix, direction in zip(matrices, directions, strict=True):
                     matrix.mul_(1 - group["lr"] * group["weight_decay"])
-                    matrix.add_(direction, alpha=-group["lr"] * size)
+                    matrix.add_(direction, alpha=-rate)
 
-    def nesterov_mean(self, matrix: nn.Parameter, momentum: float) -> Tensor:
-        """The mean of the gradients so far, with the newest counted once more."""
+    def update_mean(self, matrix: nn.Parameter, momentum: float) -> Tensor:
+        """Updates the mean of the gradients; returns it with the newest counted once more."""
         mean = self.state[matrix].setdefault("mean", torch.zeros_like(matrix))
-        mean.lerp_(matrix.grad, 1 - momentum)
-        return matrix.grad.lerp(mean, momentum)
+        mean.lerp_(matrix.grad, 1 - momentum)  # momentum * mean + (1 - momentum) * grad
+        return matrix.grad.lerp(mean, momentum)  # and the same again (Nesterov)
 
 
 def make_optimizers(
@@ -95,8 +100,8 @@ def one_cycle(step: int, steps: int) -> float:
 
     It goes up, then down, both along half a wave (Smith 2018).
     """
-    begin, top, end = 0, UP * steps, steps + 1
-    phase = np.interp(step + 1, (begin, top, end), (0, 1, 2))
+    top, end = UP * steps, steps + 1  # one step after the last, where the rate would be 0
+    phase = np.interp(step + 1, (0, top, end), (0, 1, 2))  # 1 at the top of the wave
     return (1 - math.cos(math.pi * phase)) / 2
 
 
@@ -105,7 +110,7 @@ def constant(step: int) -> float:
     return 1.0
 
 
-@torch.enable_grad()
+@torch.enable_grad()  # also where the caller measures without gradients
 def fit(
     model: nn.Module,
     loss_of_step: Callable[[int], Tensor],
@@ -125,8 +130,8 @@ def fit(
         generator that it uses.
     matrix_rate, matrix_decay: of Muon; matrix_rate=None leaves everything to AdamW, as in a model
         without blocks.
-    rate, decay: of AdamW, for everything else. Decay takes rate * decay of each number away at
-        each step.
+    rate, decay: of AdamW, for everything else. Both decays take rate * decay of each number away
+        at each step.
     schedule: step -> the share of both rates at that step, as `constant`; one_cycle unless given.
     callback: called without gradients, with the number of steps done: 0, and after each step.
     progress: what to call this on a progress bar; without it there is none.
@@ -142,8 +147,8 @@ def fit(
 
     losses = []
     report(0)
-    hidden = None if progress else True  # None: only where no terminal is
-    bar = tqdm(range(steps), desc=progress, leave=False, disable=hidden)
+    no_bar = None if progress else True  # None: none where there is no terminal
+    bar = tqdm(range(steps), desc=progress, leave=False, disable=no_bar)
     for step in bar:
         if not model.training:  # at first, and where callback has tested it
             model.train()

@@ -2,7 +2,9 @@
 
 A toy model guesses hidden words from both sides (BERT; Devlin et al. 2019), or each word from those
 before it (GPT; Radford et al. 2018). Its loss is in nats a word, so exp(loss) is its perplexity.
-The grammar of the sentences is in shared/toy_language.py.
+The grammar of the sentences is in shared/toy_language.py. There are three objectives, and models
+are called by them: "masked word", "next word" and, to show what goes wrong then, "next word,
+without a mask".
 """
 
 from collections.abc import Callable, Iterator
@@ -19,9 +21,11 @@ from shared.toy_model import ToyTransformer
 
 NUM_TRAIN, NUM_HELD_OUT = 20_000, 500
 
-# Of all words CHOSEN are to be guessed. Of these KEPT stay as they are, SWAPPED become other words,
-# and the rest is hidden. So words that can be read learn to look around, too.
-CHOSEN, KEPT, SWAPPED = 0.3, 0.3, 0.1
+# Which words are to be guessed is drawn. Most of them are hidden. Some can be read, since else a
+# model would learn nothing about looking around from a word that can be read.
+CHOSEN_SHARE = 0.3  # of all words: these are to be guessed
+SWAPPED_SHARE = 0.1  # of the chosen: another word stands there
+KEPT_SHARE = 0.3  # of the chosen: the word stays
 
 
 @cache
@@ -31,7 +35,10 @@ def corpus() -> tuple[list[Sentence], list[Sentence]]:
 
 
 def to_batch(sentences: list[Sentence], objective: str) -> tuple[Tensor, Tensor]:
-    """Sentences -> tokens (B, T) and lengths (B,); next words stand between <start> and <end>."""
+    """Sentences -> tokens (B, T) and lengths (B,).
+
+    For next words <start> stands before a sentence and <end> behind it.
+    """
     rows = [toy_language.encode(sentence.words) for sentence in sentences]
     if objective != "masked word":
         rows = [[toy_language.START_ID, *row, toy_language.END_ID] for row in rows]
@@ -39,15 +46,15 @@ def to_batch(sentences: list[Sentence], objective: str) -> tuple[Tensor, Tensor]
 
 
 def objective_mask(lengths: Tensor, length: int, objective: str) -> Tensor:
-    """Which key each query may see, bool: no padding (B, 1, 1, T).
+    """Which key each query may see, bool: all but padding, (B, 1, 1, T).
 
-    For next words nor what comes later, (B, 1, T, T). Every model that was trained on next words
-    needs this mask, unless its attention hides the future by itself.
+    The objective "next word" hides later words, too, (B, 1, T, T). Every model that was trained by
+    it needs this mask, unless its attention hides the future by itself.
     """
-    real = padding_mask(lengths, length)
+    real_keys = padding_mask(lengths, length)
     if objective != "next word":
-        return real
-    return real & causal_mask(length, device=lengths.device)
+        return real_keys
+    return real_keys & causal_mask(length, device=lengths.device)
 
 
 def masked_word_loss(
@@ -55,12 +62,16 @@ def masked_word_loss(
 ) -> Tensor:
     """Mean cross-entropy, in nats, of the words chosen for prediction."""
     shape, device = tokens.shape, tokens.device
-    chosen = torch.rand(shape, generator=generator).to(device) < CHOSEN
+    chosen = torch.rand(shape, generator=generator).to(device) < CHOSEN_SHARE
     chosen = chosen & (tokens != PAD_ID)
+    # From 0 to 1: first the swapped ones, then those that stay, then those that are hidden.
     fate = torch.rand(shape, generator=generator).to(device)
-    others = torch.randint(len(SPECIAL), len(VOCABULARY), shape, generator=generator).to(device)
-    seen = torch.where(chosen & (fate >= KEPT + SWAPPED), toy_language.MASK_ID, tokens)
-    seen = torch.where(chosen & (fate < SWAPPED), others, seen)
+    swapped = chosen & (fate < SWAPPED_SHARE)
+    hidden = chosen & (fate >= SWAPPED_SHARE + KEPT_SHARE)
+    first_word = len(SPECIAL)  # the special tokens have the first numbers
+    others = torch.randint(first_word, len(VOCABULARY), shape, generator=generator).to(device)
+    seen = torch.where(hidden, toy_language.MASK_ID, tokens)
+    seen = torch.where(swapped, others, seen)
     logits, _ = model(seen, mask=padding_mask(lengths, tokens.size(1)))
     return F.cross_entropy(logits[chosen], tokens[chosen])  # (B, T, V) -> (number chosen, V)
 
@@ -69,16 +80,17 @@ def next_word_loss(
     model: ToyTransformer,
     tokens: Tensor,
     lengths: Tensor,
-    _: object = None,
+    generator: torch.Generator | None = None,
     *,
     objective: str = "next word",
 ) -> Tensor:
     """Mean cross-entropy, in nats, of each token given those before it.
 
-    Nothing is drawn, so the generator that other objectives take is not used.
+    Nothing is drawn, so the generator, which masked_word_loss needs, is not used.
     """
     seen = tokens[:, :-1]
     wanted = tokens[:, 1:]
+    # In a shorter sentence <end> is not the last column. It is hidden as padding is.
     logits, _ = model(seen, mask=objective_mask(lengths - 1, seen.size(1), objective))
     logits = logits.flatten(0, 1)  # (B, T, V) -> (B * T, V)
     return F.cross_entropy(logits, wanted.flatten(), ignore_index=PAD_ID)
@@ -101,9 +113,10 @@ def endless_batches(
     while True:
         batches = []
         shuffled = torch.randperm(len(lengths), generator=generator)
-        for chunk in shuffled.split(16 * batch_size):  # sorted, each for itself
-            by_length = chunk[lengths[chunk].argsort(stable=True)]
-            batches += by_length.split(batch_size)
+        # Sorted 16 batches at a time: if all were, each round would have the same batches.
+        for chunk in shuffled.split(16 * batch_size):
+            order = lengths[chunk].argsort(stable=True)
+            batches += chunk[order].split(batch_size)
         for i in torch.randperm(len(batches), generator=generator).tolist():
             yield batches[i]
 
@@ -112,30 +125,33 @@ def endless_batches(
 def attention_weights(
     model: ToyTransformer, sentences: list[Sentence], objective: str, *, end: bool = True
 ) -> tuple[list[Tensor], Tensor]:
-    """Weights of every layer, each (N, H, T, T), and what each token may see, bool (N, 1, T, T).
+    """Weights of every layer, each (B, H, T, T), and what each token may see, bool (B, 1, T, T).
 
     Both are on the CPU. A row of padding may see nothing. end=False leaves out <end>, which follows
     the sentences of a next-word model: it is only predicted, so it never was a query in training.
     """
     tokens, lengths = to_batch(sentences, objective)
-    if not end and objective != "masked word":
+    has_end = objective != "masked word"
+    if has_end and not end:
         tokens, lengths = tokens[:, :-1], lengths - 1  # in shorter ones <end> is padding now
     length = tokens.size(1)
     visible = objective_mask(lengths, length, objective)
     device = model.positions.device
     model.eval()
-    _, layers = model(tokens.to(device), mask=visible.to(device))
-    real_queries = padding_mask(lengths, length).mT  # (N, 1, 1, T) -> (N, 1, T, 1)
-    return [weights.cpu() for weights in layers], visible & real_queries
+    _, weights = model(tokens.to(device), mask=visible.to(device))
+    real_queries = padding_mask(lengths, length).mT  # (B, 1, 1, T) -> (B, 1, T, 1)
+    return [of_layer.cpu() for of_layer in weights], visible & real_queries
 
 
 @torch.no_grad()
 def word_by_word_loss(model: ToyTransformer, sentences: list[Sentence]) -> float:
     """Next-word loss in nats per word when only the words so far go in, as in writing."""
     tokens, _ = to_batch(sentences, "next word")
+    tokens = tokens.to(model.positions.device)
+    model.eval()
     losses = []
     for length in range(1, tokens.size(1)):
         rows = tokens[tokens[:, length] != PAD_ID]  # the sentences that have a next word here
-        logits, _ = model(rows[:, :length])
+        logits, _ = model(rows[:, :length])  # these rows have no padding
         losses.append(F.cross_entropy(logits[:, -1], rows[:, length], reduction="none"))
     return torch.cat(losses).mean().item()

@@ -1,4 +1,4 @@
-"""What decides a toy model, and how is it trained by that?
+"""What decides a toy model, and how is it made and trained?
 
 A Recipe holds the sizes of a model, its objective, its seed and how long it is trained. train makes
 the model of a recipe and trains it; trained_model in checkpoints.py does so once, and keeps it.
@@ -45,7 +45,7 @@ class Recipe:
 def variant(recipe: Recipe, seed: int = 0, **sizes: int | None) -> Recipe:
     """The recipe with another seed or other numbers, and a name that says so.
 
-    sizes: d_model, num_heads, num_layers or steps; None leaves a number as it is.
+    sizes: d_model, num_heads, num_layers, steps; None leaves a number as it is.
     """
     changed = {}
     name = recipe.name
@@ -73,7 +73,8 @@ class Trained:
 
     def logits(self, tokens: Tensor) -> Tensor:
         """tokens (B, T) -> (B, T, V) on the CPU, on whatever device the model is."""
-        return self.model(tokens.to(self.model.positions.device))[0].cpu()
+        logits, _ = self.model(tokens.to(self.model.positions.device))
+        return logits.cpu()
 
     def at_stage(self, step: int) -> "Trained":
         """The model as it was after so many steps."""
@@ -87,17 +88,21 @@ def held_out_loss(trained: Trained) -> float:
     """Loss in nats per predicted word on the held-out sentences, the same words at every call."""
     model, objective = trained.model, trained.recipe.objective
     device = model.positions.device
-    tokens, lengths = to_batch(corpus()[1], objective)
+    _, held_out = corpus()
+    tokens, lengths = to_batch(held_out, objective)
     generator = torch.Generator().manual_seed(0)
     model.eval()
-    return OBJECTIVES[objective](model, tokens.to(device), lengths.to(device), generator).item()
+    loss_of_batch = OBJECTIVES[objective]
+    return loss_of_batch(model, tokens.to(device), lengths.to(device), generator).item()
 
 
 def new_model(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> ToyTransformer:
     """The untrained model of a recipe; its seed decides the weights."""
     torch.manual_seed(recipe.seed)
-    sizes = recipe.d_model, recipe.num_heads, recipe.num_layers
-    return ToyTransformer(*sizes, make_attention=make_attention).to(device)
+    model = ToyTransformer(
+        recipe.d_model, recipe.num_heads, recipe.num_layers, make_attention=make_attention
+    )
+    return model.to(device)
 
 
 def untrained_model(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> Trained:
@@ -109,17 +114,18 @@ def train(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") ->
     """Train a new toy model by the recipe, with a progress bar."""
     model = new_model(recipe, make_attention, device)
     generator = torch.Generator().manual_seed(recipe.seed)
-    tokens, lengths = to_batch(corpus()[0], recipe.objective)
+    sentences, _ = corpus()
+    tokens, lengths = to_batch(sentences, recipe.objective)
     batches = endless_batches(lengths, recipe.batch_size, generator)
-    loss = OBJECTIVES[recipe.objective]
+    loss_of_batch = OBJECTIVES[recipe.objective]
     steps_kept = [round(share * recipe.steps) for share in recipe.stages]
     stages = {}
 
     def loss_of_step(_: int) -> Tensor:
         batch = next(batches)
         batch_lengths = lengths[batch]
-        seen = tokens[batch, : batch_lengths.max()]
-        return loss(model, seen.to(device), batch_lengths.to(device), generator)
+        batch_tokens = tokens[batch, : batch_lengths.max()]
+        return loss_of_batch(model, batch_tokens.to(device), batch_lengths.to(device), generator)
 
     def keep_stage(steps_done: int) -> None:
         if steps_done in steps_kept:
