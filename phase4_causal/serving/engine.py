@@ -33,8 +33,8 @@ class PackedModel(Protocol):
 
     The toy transformer does it in packed_toy.py, and any decoder of a library in any_decoder.py.
 
-    embedding: (V, d_model); the cache has its dtype and its device. num_positions: of the longest
-    text that it can read. end_ids: the words that end a text.
+    embedding: (V, d_model); the cache has its dtype and its device. num_positions: how many words
+    it can read at most. end_ids: the words that end a text.
     """
 
     num_layers: int
@@ -56,14 +56,16 @@ class PackedModel(Protocol):
         """
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class Request(Text):
     """A text that is to be written until the model ends it, or until it has `limit` words.
 
-    limit: counts every word of `tokens`, those of the prompt and <start> as well.
+    limit: counts every word, those of the prompt and <start> as well. From Text it has tokens, its
+    words; table, its blocks; stored, of how many words these hold keys and values; and new, the
+    range of positions that the next pass computes.
     """
 
-    limit: int = 0
+    limit: int
 
     @property
     def is_full(self) -> bool:
@@ -90,7 +92,7 @@ class Engine:
         chunk_size: int | None = None,
     ) -> None:
         if chunk_size is not None:
-            check_sizes(1, chunk_size=chunk_size)
+            check_sizes(least=1, chunk_size=chunk_size)
         self.model = model
         self.chunk_size = chunk_size
         self.cache = PagedCache(
@@ -108,24 +110,25 @@ class Engine:
     def add(self, prompt: str, limit: int) -> Request:
         """Put a request at the end of the queue, and return it.
 
-        Raises ValueError for a word that the model does not know, and for a limit that could never
-        be reached: by the prompt, by the model's positions, or in all blocks.
+        Raises ValueError for a word that the model does not know, for a limit that the prompt has
+        reached already, and for one above the positions of the model or the places of all blocks.
         """
         tokens = self.model.encode(prompt)
-        places = self.cache.num_blocks * self.cache.block_size  # for words, in all blocks
         # The last word is only written, never read: it needs no position and no place in a block.
-        longest = self.model.num_positions + 1
-        if limit not in range(len(tokens) + 1, longest + 1):
+        most_positions = self.model.num_positions + 1
+        most_places = self.cache.num_blocks * self.cache.block_size + 1
+        is_whole = limit % 1 == 0
+        if not is_whole or not len(tokens) < limit <= most_positions:
             raise ValueError(
                 f"limit must be a whole number of words, above the {len(tokens)} that the text "
-                f"begins with, at most {longest}, the model's positions and one: got {limit}"
+                f"begins with, at most {most_positions}, the model's positions and one: got {limit}"
             )
-        if limit > places + 1:
+        if limit > most_places:
             raise ValueError(
-                f"limit must be at most {places + 1}, the places of all blocks and one: "
+                f"limit must be at most {most_places}, the places of all blocks and one: "
                 f"got {limit}; make more blocks"
             )
-        request = Request(tokens, chunk_size=self.chunk_size, limit=limit)
+        request = Request(tokens=tokens, chunk_size=self.chunk_size, limit=limit)
         self.waiting.append(request)
         return request
 
@@ -140,12 +143,13 @@ class Engine:
         Blocks go first to the texts that run, the oldest before the others, then to those that
         wait. Returns how many words the pass computed.
         """
-        for request in list(self.running):
+        for request in list(self.running):  # a copy: texts may leave self.running
             self.make_room_for(request)
         self.let_in()
         served = list(self.running)
         computed = sum(len(request.new) for request in served)
-        for request, word in zip(served, self.next_words(served), strict=True):
+        words = self.next_words(served)
+        for request, word in zip(served, words, strict=True):
             request.stored = request.new.stop
             # While a prompt is read, its next word is known, and none is written.
             if request.stored == len(request.tokens):
@@ -155,13 +159,14 @@ class Engine:
     def make_room_for(self, request: Request) -> None:
         """Get a running text blocks for all its words; while none is free, the newest text waits.
 
-        That text may be this one, and may have begun to wait for an older one already.
+        The newest may be this text itself. Nothing is done for one that waits already.
         """
         while request in self.running:
-            if self.cache.allocate(request):
+            has_blocks = self.cache.allocate(request)
+            if has_blocks:
                 return
             newest = self.running.pop()
-            self.cache.free(newest)
+            self.cache.free(newest)  # and it will be read again
             self.waiting.appendleft(newest)
 
     def let_in(self) -> None:
@@ -196,7 +201,7 @@ class Engine:
 
 
 def main() -> None:
-    model = PackedToy(long_model(34))  # untrained
+    model = PackedToy(long_model(34))  # for texts of 34 words; it is not trained
     engine = Engine(model, num_blocks=3, block_size=4)
     texts = [engine.add(word, limit=8) for word in ("the", "every")]
     print("Two texts that get <start> and seven words, in three blocks of four. Blocks, by pass:")
