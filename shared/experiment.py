@@ -178,7 +178,7 @@ class Experiment:
 
         claims = self.claims if self.claims_apply(results.options) else None
         answer = results.format(self.answer)
-        return findings.report(self.module, claims, results.runs, answer, results.options)
+        return findings.report_run(self.module, claims, results.runs, answer, results.options)
 
     def draw(self, results: Results, *, as_recorded: bool) -> None:
         """Draws and saves every picture, then the film.

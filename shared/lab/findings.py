@@ -1,6 +1,6 @@
 """What did a run measure, and what does it say of each claim beside the record?
 
-Every experiment hands its numbers to `report`. It prints them and a sentence for each claim, and
+Every experiment hands its numbers to `report_run`. It prints them and a sentence for each claim, and
 saves them in data/processed/findings/, a file for each experiment. The story of a whole run, the
 report page and `replicate --check` read these files and judge the numbers in them again.
 """
@@ -303,7 +303,7 @@ def made_otherwise(options: argparse.Namespace) -> list[str]:
     return [f"--{name.replace('_', '-')}" for name in given]
 
 
-def report(
+def report_run(
     experiment: str,
     claims: Sequence[Claim] | None,
     runs: Sequence[Numbers],

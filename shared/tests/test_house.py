@@ -115,7 +115,7 @@ def test_a_file_defines_or_it_measures():
 
 OF_EVERY_SCRIPT = {"main", "measure", "picture", "answer"}
 OF_A_READER = ("answers.py", "exercises.py")  # their functions are called as those of the lesson
-MOST_NAMESAKES = 20
+MOST_NAMESAKES = 5
 
 
 def named_in(path):
