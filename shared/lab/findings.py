@@ -1,8 +1,8 @@
 """What did a run measure, and what does it say of each claim beside the record?
 
-Every experiment hands its numbers to `report_run`. It prints them and a sentence for each claim, and
-saves them in data/processed/findings/, a file for each experiment. The story of a whole run, the
-report page and `replicate --check` read these files and judge the numbers in them again.
+Every experiment hands its numbers to `report_run`. It prints them, with a sentence for each claim,
+and saves them in data/processed/findings/, a file for each experiment. The story of a whole run,
+the report page and `replicate --check` read these files and judge the numbers in them again.
 """
 
 import argparse
