@@ -21,7 +21,7 @@ TESTS = {
         "reading",
         "self_attention",
     ),
-    "phase2_multi_head": ("block", "costs", "heads", "measure", "pooling"),
+    "phase2_multi_head": ("block", "costs", "heads", "pooling"),
     "phase3_visualization": (
         "circuits",
         "explorer",
@@ -35,7 +35,6 @@ TESTS = {
         "long_texts",
         "masking",
         "own_text",
-        "random_inputs",
         "serving",
         "writing",
     ),

@@ -2,6 +2,7 @@
 the formulas say.
 """
 
+import random
 from functools import partial
 
 import pytest
@@ -12,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from phase1_single_head.before.scoring import D_MODEL, kept_bytes
 from phase1_single_head.self_attention import SelfAttention
-from phase2_multi_head.costs import benchmark, cost_model
+from phase2_multi_head.costs import benchmark, cost_model, measure
 from phase2_multi_head.costs.measure import count_operations, peak_memory
 from phase2_multi_head.fused_attention import FusedMultiHeadAttention
 from phase2_multi_head.grouped_query_attention import kv_cache_bytes
@@ -141,3 +142,55 @@ def test_checkpointing_keeps_less_and_still_needs_one_whole_layer():
     assert kept_bytes(Checkpointed(), 256) < kept_bytes(Kept(), 256) / 10
     peaks = [peak_memory(partial(head, torch.randn(1, length, D_MODEL))) for length in (1024, 2048)]
     assert peaks[1] > 3 * peaks[0]
+
+
+# ---- memory, operations, times
+
+
+def test_peak_memory_of_calls_whose_memory_is_known():
+    def free_first():
+        first = torch.zeros(1000)  # 4,000 bytes
+        del first
+        return torch.zeros(500)  # 2,000
+
+    def both():
+        first = torch.zeros(1000)
+        return first, torch.zeros(500)
+
+    def one_after_the_other():
+        x = torch.zeros(1000)
+        for _ in range(3):
+            x = x + x  # the old x lives until the new one is written
+        return x.sum()
+
+    sizes = {free_first: 4000, both: 6000, one_after_the_other: 8000, lambda: None: 0}
+    for call, size in sizes.items():
+        assert measure.peak_memory(call) == size, call.__name__
+    q = torch.randn(1, 2, 256, 16)  # a kernel with scratch memory: its log-sums
+    used = measure.peak_memory(lambda: F.scaled_dot_product_attention(q, q, q))
+    assert used > q.nbytes + 256 * 2 * 4
+
+
+def test_every_function_is_timed_equally_often_in_a_new_order_each_round():
+    called = []
+    calls = {name: (lambda name=name: called.append(name)) for name in "abc"}
+    state, torch_state = random.getstate(), torch.get_rng_state()
+    times = measure.paired_times(calls, rounds=12)
+    assert random.getstate() == state and torch.equal(torch.get_rng_state(), torch_state)
+    assert {name: len(values) for name, values in times.items()} == dict.fromkeys("abc", 12)
+    rounds = ["".join(called[i : i + 3]) for i in range(0, len(called), 3)]
+    assert len(rounds) == 13  # the first to warm up
+    assert len(set(rounds)) > 2 and {"".join(sorted(one)) for one in rounds} == {"abc"}
+
+
+def test_rates_operations_and_ratios_by_hand(monkeypatch):
+    times = {"slow": [2.0, 6.0, 8.0, 20.0, 10.0], "fast": [2.0, 3.0, 2.0, 4.0, 5.0]}
+    # ratios 1, 2, 4, 5, 2
+    assert measure.ratio_quartiles(times, "slow", "fast") == [2, 2, 4]
+    monkeypatch.setattr(measure, "paired_times", lambda calls, **_: {"product": [0.5, 0.25, 1.0]})
+    assert measure.matmul_rate(size=7) == 2 * 7**3 / 0.25  # operations, in the quickest round
+    assert measure.memory_rate(size=2**14) == 2**14 / 0.25  # the bytes of the matrix, once
+    for device in ("cpu", "meta"):
+        a, b = torch.empty(3, 5, device=device), torch.empty(5, 7, device=device)
+        assert measure.count_operations(torch.matmul, a, b) == 2 * 3 * 5 * 7
+        assert measure.count_operations(torch.add, a, a) == 0

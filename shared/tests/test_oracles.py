@@ -7,6 +7,7 @@ faults.py asks these first when it plants a fault there.
 """
 
 import itertools
+import math
 from functools import partial
 
 import pytest
@@ -60,8 +61,12 @@ from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.paged_cache import PagedCache, Text, paged_attention
 from shared import head_statistics
 from shared.attention_utils import (
+    attention_distance,
+    attention_entropy,
+    attention_rollout,
     causal_mask,
     local_mask,
+    normalized_entropy,
     padding_mask,
     strided_mask,
 )
@@ -826,3 +831,46 @@ def test_scores_far_below_0_lose_no_digits():
     for score in (-40.0, -59.0, -200.0):
         found = flash_attention(torch.ones(2, 4), torch.full((3, 4), score / 2), value)
         near(found, value.mean().expand(2, 1))
+
+
+# ---- masks and statistics whose values are known
+
+
+def test_masks_look_as_the_docstrings_show_them():
+    """As predicates: test_oracles.py; refused sizes: test_refusals.py."""
+    assert causal_mask(3).int().tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    mask = padding_mask(torch.tensor([2, 0, 3]), 3)
+    assert mask.shape == (3, 1, 1, 3)
+    assert mask.flatten(1).int().tolist() == [[1, 1, 0], [0, 0, 0], [1, 1, 1]]
+    assert padding_mask(torch.empty(0, dtype=torch.long), 3).shape == (0, 1, 1, 3)
+    with pytest.raises(ValueError, match=r"between 0 and T_k=3: got \[4\]"):
+        padding_mask(torch.tensor([4]), 3)
+
+
+@pytest.mark.parametrize("n", [2, 5, 13])
+def test_statistics_on_patterns_whose_value_is_known(n):
+    identity = torch.eye(n).double()
+    uniform = torch.full((n, n), 1 / n, dtype=torch.float64)
+    ones = torch.ones(n).double()
+    mask = causal_mask(n)
+    causal = mask.double() / mask.sum(dim=-1, keepdim=True)
+    previous = identity.roll(-1, dims=-1)[1:]  # rows without the first: each its left neighbour
+    near(attention_entropy(identity), 0 * ones)
+    near(attention_entropy(uniform), math.log(n) * ones)
+    near(attention_entropy(causal).exp(), torch.arange(1, n + 1).double())
+    near(normalized_entropy(uniform), ones)
+    near(normalized_entropy(causal, mask)[1:], ones[1:])
+    assert normalized_entropy(causal, mask)[0].isnan()
+    near(attention_distance(identity), 0 * ones)
+    near(attention_distance(uniform).mean().item(), (n * n - 1) / (3 * n))
+    near(attention_distance(causal).mean().item(), (n - 1) / 4)
+    near(attention_distance(previous), ones[1:])
+
+
+def test_rollout_by_hand():
+    """Two layers of one head, 2 tokens: R = (A2 + I)/2 (A1 + I)/2."""
+    first = torch.tensor([[[0.0, 1.0], [0.5, 0.5]]])
+    second = torch.tensor([[[1.0, 0.0], [1.0, 0.0]]])
+    near(attention_rollout([first, second]), torch.tensor([[0.5, 0.5], [0.375, 0.625]]))
+    with pytest.raises(ValueError, match="at least one layer"):
+        attention_rollout([])
