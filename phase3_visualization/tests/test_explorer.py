@@ -143,7 +143,7 @@ def test_the_small_models_compute_what_they_compute_in_pytorch(explorer_page, ch
 
 
 # In the order in which they need each other.
-PARTS = ("packed", "matmul", "pieces", "network")
+PARTS = ("pieces", "network", "runs")
 
 
 def test_the_comparisons_notice_each_planted_mistake(browser, explorer_models):
