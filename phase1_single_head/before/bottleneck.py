@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from torch import Tensor
 
-from phase1_single_head.before.seq2seq import SIZE, LuongSeq2Seq, Seq2Seq
+from phase1_single_head.before.seq2seq import LuongSeq2Seq, Seq2Seq
 from shared import charts
 from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
@@ -29,7 +29,6 @@ LENGTHS = (4, 8, 12, 16, 24)  # of the strings that are tested
 STEPS, NUM_TEST = 250, 100
 QUARTERS = ("first", "second", "third", "last")
 WAYS = {"forwards": False, "backwards": True}  # of writing: is the string turned around?
-NUM_PROBED = 3000  # strings whose vectors a linear probe learns from, and as many for the test
 
 
 def draw_strings(
@@ -82,34 +81,6 @@ def accuracy_by_place(
     return (logits.argmax(dim=-1) == written).float().mean(dim=0)
 
 
-@torch.no_grad()
-def held_by_vector(model: Seq2Seq) -> Tensor:
-    """Returns how often a linear probe finds each letter of a string in the vector (24,).
-
-    A ridge regression on the vector says which letter stood at each place, in the order of reading.
-    The probe learns from one half of the strings and is asked about the other.
-    """
-    generator = torch.Generator().manual_seed(10**6)
-    strings = torch.randint(LETTERS, (2 * NUM_PROBED, LONGEST), generator=generator)
-    _, vectors = model.read(strings)
-    vectors = F.pad(vectors, (0, 1), value=1.0)  # (N, SIZE) -> (N, SIZE + 1), with a constant
-    learned_from, held_out = vectors.split(NUM_PROBED)
-    letters = F.one_hot(strings, LETTERS).float()  # (N, 24) -> (N, 24, LETTERS)
-    letters_learned, _ = letters.flatten(1).split(NUM_PROBED)
-    gram = learned_from.T @ learned_from + 0.01 * torch.eye(SIZE + 1)
-    probe = torch.linalg.solve(gram, learned_from.T @ letters_learned)  # (SIZE + 1, 24 LETTERS)
-    guesses = (held_out @ probe).unflatten(1, (LONGEST, LETTERS)).argmax(dim=-1)
-    return (guesses == strings[NUM_PROBED:]).float().mean(dim=0)
-
-
-def by_quarter(name: str, by_place: Tensor) -> dict[str, float]:
-    """Returns the means of four quarters of a string, by name."""
-    return {
-        f"{name}, {quarter}": part.mean().item()
-        for quarter, part in zip(QUARTERS, by_place.chunk(4), strict=True)
-    }
-
-
 def measure_way(way: str, run: Run) -> dict[str, float]:
     """Returns what a writer without attention gets right of 24 letters, by quarter.
 
@@ -124,8 +95,9 @@ def measure_way(way: str, run: Run) -> dict[str, float]:
         first, _, _, last = written.chunk(4)
         numbers[f"{way}, {letters} letters, lead"] = (first.mean() - last.mean()).item()
         read = written.flip(0) if backwards else written
-        numbers |= by_quarter(f"{way}, {letters} letters", read)
-    return numbers | by_quarter(f"{way}, in the vector", held_by_vector(model))
+        for quarter, part in zip(QUARTERS, read.chunk(4), strict=True):
+            numbers[f"{way}, {letters} letters, {quarter}"] = part.mean().item()
+    return numbers
 
 
 def measure(run: Run) -> Numbers:

@@ -96,9 +96,7 @@ def test_the_lead_is_that_of_what_is_written_first(monkeypatch):
     by_place = torch.tensor([1.0] * 12 + [0.0] * 12)
     monkeypatch.setattr(bottleneck, "train_writer", lambda *_, **__: None)
     monkeypatch.setattr(bottleneck, "accuracy_by_place", lambda *_, **__: by_place)
-    monkeypatch.setattr(bottleneck, "held_by_vector", lambda _: by_place)
     for way, first in {"forwards": 1.0, "backwards": 0.0}.items():
         numbers = bottleneck.measure_way(way, run=None)
         assert numbers[f"{way}, right letters, lead"] == 1
         assert numbers[f"{way}, right letters, first"] == first
-        assert numbers[f"{way}, in the vector, first"] == 1
