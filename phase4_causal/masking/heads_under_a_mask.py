@@ -10,8 +10,6 @@ changes.
     python phase4_causal/masking/heads_under_a_mask.py
 """
 
-from dataclasses import dataclass
-
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -29,7 +27,7 @@ from phase4_causal.models import load_causal_model, patterns_of
 from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.roles import NO_NAME, head_names
-from shared.head_statistics import ENDS, even_weights, head_statistics, layer_statistics
+from shared.head_statistics import ENDS, layer_statistics
 from shared.training.objectives import corpus
 from shared.training.recipes import Trained
 from shared.visualization_utils import QUIET, label_ends, role_color
@@ -39,31 +37,18 @@ STATISTICS = ("normalised entropy", "distance")
 BESIDE = 0.07  # of the way to the next layer, from one head's dot to the next
 
 
-@dataclass(frozen=True)
-class Spread:
-    """How evenly and how far the heads of a model look."""
-
-    heads: dict[str, Tensor]  # each of STATISTICS, (L, H)
-    even: dict[str, float]  # the same of weights of 1/n on the keys that a row may see
+def statistics_of(trained: Trained) -> dict[str, Tensor]:
+    """Returns how evenly and how far its heads look, on the held-out sentences: (L, H) each."""
+    return layer_statistics(*patterns_of(trained, corpus()[1]))
 
 
-def spread_of(trained: Trained) -> Spread:
-    """Returns what was measured on the held-out sentences."""
-    layers, mask = patterns_of(trained, corpus()[1])
-    of_heads = layer_statistics(layers, mask)
-    of_even = head_statistics(even_weights(mask), mask)
-    heads = {name: of_heads[name] for name in STATISTICS}
-    even = {name: of_even[name].item() for name in STATISTICS}
-    return Spread(heads, even)
-
-
-def by_layer(model: str, spread: Spread) -> Numbers:
+def by_layer(model: str, statistics: dict[str, Tensor]) -> Numbers:
     """Returns means over the heads of the first and last layer, and their two extreme heads."""
     numbers = {}
     for end, layer in ENDS.items():
-        for statistic, heads in spread.heads.items():
-            numbers[f"{model}, {end}, {statistic}"] = heads[layer].mean().item()
-        entropy = spread.heads["normalised entropy"][layer]
+        for name in STATISTICS:
+            numbers[f"{model}, {end}, {name}"] = statistics[name][layer].mean().item()
+        entropy = statistics["normalised entropy"][layer]
         numbers[f"{model}, {end}, most focused"] = entropy.min().item()
         numbers[f"{model}, {end}, least focused"] = entropy.max().item()
     return numbers
@@ -103,15 +88,15 @@ def measure(run: Run) -> Numbers:
     hidden = load_multi_head_model(run.options, run.seed)
     causal = load_causal_model(run.options, run.seed)
     followed = on_both_halves(causal)
-    spreads = {HIDDEN_WORDS: spread_of(hidden), NEXT_WORDS: spread_of(causal)}
+    measured = {HIDDEN_WORDS: statistics_of(hidden), NEXT_WORDS: statistics_of(causal)}
     names = {
         HIDDEN_WORDS: head_names(hidden, MultiHeadAttention),
         NEXT_WORDS: names_under_the_mask(causal, relations_of_heads(followed)),
     }
-    run.shown.update(model=causal.label, spreads=spreads, names=names)
+    run.shown.update(model=causal.label, measured=measured, names=names)
     numbers = {}
-    for model, spread in spreads.items():
-        numbers |= by_layer(model, spread)
+    for model, statistics in measured.items():
+        numbers |= by_layer(model, statistics)
     return numbers | one_head_each(followed)
 
 
@@ -121,9 +106,9 @@ def more_even(n: Numbers) -> float:
     return first - n["next words, last layer, normalised entropy"]
 
 
-def farther(n: Numbers, model: str) -> float:
-    """Returns by how many words the last layer looks farther than the first."""
-    return n[f"{model}, last layer, distance"] - n[f"{model}, first layer, distance"]
+def nearer(n: Numbers) -> float:
+    """Returns by how many words the last layer looks nearer than the first."""
+    return n["next words, first layer, distance"] - n["next words, last layer, distance"]
 
 
 CLAIMS = (
@@ -152,7 +137,7 @@ CLAIMS = (
         "asked it of GPT-2",
         rule="on average, the second layer's heads look 0.25 words or more nearer than the first "
         "layer's",
-        effect=lambda n: -farther(n, NEXT_WORDS),
+        effect=nearer,
         at_least=0.25,
         oracle={"*last layer*": 1.3, "*": 2.0},
         null={"*": 2.0},
@@ -162,15 +147,15 @@ CLAIMS = (
 )
 
 
-def draw_statistic(ax: Axes, heads: Tensor, even: float, names: list[list[str]]) -> None:
+def draw_entropies(ax: Axes, heads: Tensor, names: list[list[str]]) -> None:
     """Draws a dot for each head, (L, H), in the colour of its role, and a line for even weights."""
     for layer, of_layer in enumerate(heads.tolist()):
         for head, value in enumerate(of_layer):
             color = role_color(names[layer][head])
             x = layer + BESIDE * head
             ax.plot(x, value, "o", color=color, ms=9, markeredgecolor="white", zorder=3)
-    ax.axhline(even, color=QUIET, linewidth=1, linestyle=":", zorder=0)
-    right_end = {"xy": (1, even), "xycoords": ax.get_yaxis_transform(), "ha": "right"}
+    ax.axhline(1, color=QUIET, linewidth=1, linestyle=":", zorder=0)
+    right_end = {"xy": (1, 1), "xycoords": ax.get_yaxis_transform(), "ha": "right"}
     ax.annotate(
         "every word alike", **right_end, xytext=(0, 4), textcoords="offset points", color=QUIET
     )
@@ -195,16 +180,14 @@ def write_names(ax: Axes, heads: Tensor, names: list[list[str]]) -> None:
 def picture(results: Results) -> Figure:
     """Draws how evenly each head spreads its weight, without the mask and with it."""
     fig, axes = plt.subplots(1, 2, figsize=(9, 4.8), sharey=True, layout="constrained")
-    spreads, names = results.shown["spreads"], results.shown["names"]
-    statistic = "normalised entropy"
-    for ax, model in zip(axes, spreads, strict=True):
-        spread = spreads[model]
-        draw_statistic(ax, spread.heads[statistic], spread.even[statistic], names[model])
+    measured, names = results.shown["measured"], results.shown["names"]
+    for ax, model in zip(axes, measured, strict=True):
+        draw_entropies(ax, measured[model]["normalised entropy"], names[model])
     axes[0].set(title="without the mask: guesses hidden words")
     axes[0].set_ylabel("how evenly a head spreads its weight")
     axes[1].set(title="causal mask: guesses next words", ylim=(0, 1.12))
-    for ax, model in zip(axes, spreads, strict=True):
-        write_names(ax, spreads[model].heads[statistic], names[model])
+    for ax, model in zip(axes, measured, strict=True):
+        write_names(ax, measured[model]["normalised entropy"], names[model])
     return fig
 
 
