@@ -23,13 +23,7 @@ from phase4_causal.models import load_causal_model
 from shared import charts, cli
 from shared.attention_utils import causal_mask
 from shared.grammar.roles import NO_NAME, head_names
-from shared.grammar.scores import (
-    CORE_RELATIONS,
-    chosen_and_scored,
-    gold_masks,
-    relation_name,
-    with_relations,
-)
+from shared.grammar.scores import CORE_RELATIONS, chosen_and_scored, related_pairs
 from shared.toy_language import MAX_LENGTH
 from shared.toy_model import weights_on_sentence
 from shared.training.recipes import Trained
@@ -102,7 +96,7 @@ def draw_one_head(fig: Figure, top: float, trained: Trained, words: list[str]) -
 
 
 def draw_many_heads(fig: Figure, top: float, one: Trained, four: Trained, words: list[str]) -> str:
-    """The large weights of four heads; of a head with a role those that are right."""
+    """The large weights of four heads; of a head that follows a relation those that are right."""
     single, several = chosen_and_scored(one), chosen_and_scored(four)
     relation = max(CORE_RELATIONS, key=lambda name: several[name] - single[name])
     statement = (
@@ -110,15 +104,13 @@ def draw_many_heads(fig: Figure, top: float, one: Trained, four: Trained, words:
         f"{single[relation]:.0%}. The best of these four finds {several[relation]:.0%}."
     )
     band(fig, top, "2  Many heads", statement)
-    right = {}
-    for key, matrix in gold_masks([with_relations(words)]).items():
-        right[relation_name(*key)] = [(i, j) for i, j in matrix[0].nonzero().tolist()]
     weights = weights_on_sentence(four.model, words)[0]
     for head, name in enumerate(head_names(four, MultiHeadAttention)[0]):
         left, down = (LEFT, MIDDLE)[head % 2], top + 32 + 58 * (head // 2)
         put(fig, left, down, name, 22, weight="bold", color=role_color(name))
         ax = panel(fig, left, down + 4, RIGHT - MIDDLE, 44)
-        charts.arcs(ax, weights[head], words, role_color(name), pairs=right.get(name))
+        pairs = related_pairs(name, words) or None  # without a relation all arcs are drawn
+        charts.arcs(ax, weights[head], words, role_color(name), pairs=pairs)
         enlarge(ax, words, 26)
     return statement
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from shared.attention_checks import at_least_float32, check_attention_inputs, check_sizes
 
@@ -184,10 +185,8 @@ class FlashAttention(torch.autograd.Function):
         return output
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, d_output: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # create_graph=True
-            way_out = "take scaled_dot_product_attention for that"
-            raise RuntimeError(f"tiles cannot be differentiated twice: {way_out}")
         return *gradients(ctx.saved_tensors, d_output.contiguous(), *ctx.tiling), None, None
 
 
