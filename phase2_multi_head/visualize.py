@@ -8,12 +8,10 @@ data/processed/multi_head_patterns.pt.
 
 import itertools
 from dataclasses import replace
-from statistics import fmean
 from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -21,7 +19,6 @@ from phase1_single_head.models import choose_word, guess_hidden, likeliest
 from phase2_multi_head.models import MULTI_HEAD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import cli, paths
-from shared.attention_utils import normalized_entropy
 from shared.claims import Numbers
 from shared.experiment import Experiment, Picture, Results, Run
 from shared.grammar.best_reader import excess_loss, questions
@@ -51,31 +48,19 @@ from shared.visualization_utils import (
 CONTEXT = 1.13  # where the effective context stands beside the lines, which end at 1
 
 
-def total_variation(weights: Tensor, rows: Tensor) -> float:
-    """Returns how far two heads are apart, mean over pairs and real rows: 0 alike, 1 far apart.
+def total_variation(layers: list[Tensor], mask: Tensor) -> float:
+    """Returns how far two heads of a layer are apart, mean over pairs and real rows.
 
-    The distance of two rows of weights is half the sum of their absolute differences.
-
-    weights: (N, H, T, T); rows: bool (N, T), which words are real.
+    0: alike, 1: no word in common. The distance of two rows of weights is half the sum of their
+    absolute differences. layers: weights (N, H, T, T) of each; mask: bool (N, 1, T, T).
     """
-    first, second = torch.triu_indices(weights.size(1), weights.size(1), offset=1)
-    difference = (weights[:, first] - weights[:, second]).abs()  # -> (N, pairs, T, T)
-    moved = difference.sum(dim=-1) / 2  # -> (N, pairs, T)
-    return moved.mean(dim=1)[rows].mean().item()
-
-
-def describe(name: str, layers: list[Tensor], mask: Tensor) -> dict[str, float]:
-    """Returns normalised entropy, mean over heads, and how different two heads of a layer are.
-
-    layers: weights (N, H, T, T) of each; mask: bool (N, 1, T, T), which words are real.
-    """
+    weights = torch.stack(layers)  # L times (N, H, T, T) -> (L, N, H, T, T)
+    num_heads = weights.size(2)
+    first, second = torch.triu_indices(num_heads, num_heads, offset=1)
+    difference = (weights[:, :, first] - weights[:, :, second]).abs()  # -> (L, N, pairs, T, T)
+    moved = difference.sum(dim=-1) / 2  # -> (L, N, pairs, T)
     rows = mask.any(dim=-1)[:, 0]  # (N, 1, T, T) -> (N, T)
-    entropies, differences = [], []
-    for weights in layers:
-        of_heads = normalized_entropy(weights, mask).nanmean(dim=(0, 2))  # (N, H, T) -> (H,)
-        entropies.append(of_heads.mean().item())
-        differences.append(total_variation(weights, rows))
-    return {f"{name}, entropy": fmean(entropies), f"{name}, difference": fmean(differences)}
+    return moved.mean(dim=2)[:, rows].mean().item()
 
 
 def row_name(layer: int, head: int) -> str:
@@ -83,34 +68,30 @@ def row_name(layer: int, head: int) -> str:
     return f"layer {layer} head {head}"
 
 
-def describe_heads(layers: list[Tensor], before: list[Tensor], mask: Tensor) -> dict[str, float]:
-    """Returns how widely each head spreads its weight; "layer 0 head 1, entropy" is normalised.
+def describe_heads(layers: list[Tensor], before: list[Tensor], mask: Tensor) -> dict[str, Tensor]:
+    """Returns how widely each head spreads its weight, by column, (L, H); entropy is normalised.
 
-    A head is sharper if its entropy is lower than before training. layers, before: weights
-    (N, H, T, T) of each layer, trained and untrained; mask: bool (N, 1, T, T).
+    layers, before: weights (N, H, T, T) of each layer, trained and untrained; mask: bool (N, 1, T,
+    T).
     """
-    trained, untrained = layer_statistics(layers, mask), layer_statistics(before, mask)
-    columns = {
-        "entropy": trained["normalised entropy"],
-        "before training": untrained["normalised entropy"],
+    return {
+        "entropy": layer_statistics(layers, mask)["normalised entropy"],
+        "before training": layer_statistics(before, mask)["normalised entropy"],
         "effective context": torch.stack([effective_context(weights, mask) for weights in layers]),
     }
+
+
+def numbers_of(columns: dict[str, Tensor]) -> Numbers:
+    """Returns every number of every head, as "layer 0 head 1, entropy", and how many are sharper.
+
+    A head is sharper if its entropy is lower than before training.
+    """
     sharper = columns["entropy"] < columns["before training"]  # (L, H)
     numbers = {"all heads": sharper.numel(), "sharper heads": int(sharper.sum())}
     for layer, head in torch.ones_like(sharper).nonzero().tolist():
         for column, of_heads in columns.items():
             numbers[f"{row_name(layer, head)}, {column}"] = of_heads[layer, head].item()
     return numbers
-
-
-def sharpest(of_heads: Numbers, names: list[list[str]]) -> str:
-    """Returns what is said of the head with the lowest entropy."""
-    with_entropy = {}
-    for layer, row in enumerate(names):
-        for head, name in enumerate(row):
-            with_entropy[of_heads[f"{row_name(layer, head)}, entropy"]] = name
-    name = with_entropy[min(with_entropy)]
-    return "has no role" if name == NO_NAME else f"is {name}"
 
 
 def recipe_of(make_attention: MakeAttention) -> Recipe:
@@ -139,17 +120,21 @@ def measure(run: Run) -> Numbers:
     untrained = untrained_model(trained.recipe, make_attention)
     layers, mask = weights_on_held_out(trained)
     before, _ = weights_on_held_out(untrained)
-    of_heads = describe_heads(layers, before, mask)
+    columns = describe_heads(layers, before, mask)
     names = head_names(trained, make_attention)
+    all_names = list(itertools.chain(*names))
+    sharpest = all_names[columns["entropy"].argmin()]  # counted through all layers
     run.shown.update(trained=trained, untrained=untrained, names=names)
-    run.shown["named"] = sum(name != NO_NAME for name in itertools.chain(*names))
-    run.shown["sharpest"] = sharpest(of_heads, names)
+    run.shown["named"] = len(all_names) - all_names.count(NO_NAME)
+    run.shown["sharpest"] = "has no role" if sharpest == NO_NAME else f"is {sharpest}"
     run.shown["even"] = effective_context(even_weights(mask), mask).item()
     run.shown.update(example(trained, run.options.words))
     return {
-        **describe("untrained", before, mask),
-        **describe("trained", layers, mask),
-        **of_heads,
+        "untrained, entropy": columns["before training"].mean().item(),
+        "untrained, difference": total_variation(before, mask),
+        "trained, entropy": columns["entropy"].mean().item(),
+        "trained, difference": total_variation(layers, mask),
+        **numbers_of(columns),
     }
 
 
@@ -160,7 +145,6 @@ def example(trained: Trained, words: list[str]) -> dict[str, Any]:
     [(guess, probability)] = likeliest(guesses[0], 1)
     held_out = corpus()[1]
     return {
-        "words": words,
         "guess": f'For a hidden "{words[hidden]}" the model guesses "{guess}" ({probability:.2f})',
         "excess": excess_loss(trained.logits, questions(held_out[:100])),
     }
@@ -183,7 +167,7 @@ def role_in_words(name: str) -> str:
 
 def grid(results: Results) -> Figure:
     """Draws every trained head on one sentence, a layer in each row; below, the last untrained."""
-    words, names = results.shown["words"], results.shown["names"]
+    words, names = results.options.words, results.shown["names"]
     weights = weights_on_sentence(results.shown["trained"].model, words)
     before = weights_on_sentence(results.shown["untrained"].model, words)
     num_layers, num_heads = weights.shape[:2]
@@ -197,19 +181,14 @@ def grid(results: Results) -> Figure:
         plot_heads(weights[layer], words, axes=axes[layer], titles=titles, colors=colors)
         axes[layer, 0].set_ylabel(f"layer {layer},\ntrained", fontsize=12)
         for ax, name in zip(axes[layer], row, strict=True):
-            frame_related(ax, name, words)
+            for query, key in related_pairs(name, words):
+                frame_cell(ax, query, key, role_color(name))
     plot_heads(before[-1], words, axes=axes[-1], titles=[""] * num_heads)
     axes[-1, 0].set_ylabel(f"layer {num_layers - 1},\nuntrained", fontsize=12)
     for ax in axes.flat:
         ax.label_outer()  # the words once, at the edges
     weight_colorbar(fig, list(axes.flat), shrink=0.4, aspect=30)
     return fig
-
-
-def frame_related(ax: Axes, name: str, words: list[str]) -> None:
-    """Frames the cells of the words that a head's role relates, if it is a relation."""
-    for query, key in related_pairs(name, words):
-        frame_cell(ax, query, key, role_color(name))
 
 
 def entropy_bars(results: Results) -> Figure:

@@ -19,7 +19,6 @@ from phase2_multi_head.heads.head_pruning import greedy_order, greedy_rises
 from phase2_multi_head.models import MULTI_HEAD_RECIPE, ONE_LAYER_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
 from shared.attention_checks import torch_reference
-from shared.grammar.roles import NO_NAME
 from shared.head_statistics import effective_context
 from shared.tests.helpers import T_K, T_Q, B, near
 from shared.toy_language import MASK_ID, encode
@@ -94,8 +93,10 @@ def test_heads_of_known_patterns_are_described_by_their_numbers():
     """One looks at all words alike, one at the word itself, one at the next."""
     weights, mask = torch.stack([EVEN, OWN, OWN.roll(1, dims=1)])[None], torch.ones(1, 1, 5, 5) > 0
     weights[..., 4, :], mask[..., 4, :] = 0.2, False  # the last word is padding
-    numbers = visualize.describe("x", [weights, weights], mask)
-    assert numbers == pytest.approx({"x, entropy": 1 / 3, "x, difference": (0.8 + 0.8 + 1) / 3})
+    layers = [weights, weights]
+    entropy = visualize.describe_heads(layers, layers, mask)["entropy"]
+    near(entropy, [[1, 0, 0]] * 2)
+    assert visualize.total_variation(layers, mask) == pytest.approx((0.8 + 0.8 + 1) / 3)
 
 
 def test_effective_context_worked_by_hand():
@@ -116,7 +117,8 @@ def test_the_numbers_of_a_head_are_its_own_in_its_layer():
     """Head 0 of layer 0 looks at itself, all others at all words; before, head 0 of layer 1 did."""
     sharp, blurred = torch.stack([OWN, EVEN])[None], torch.stack([EVEN, EVEN])[None]
     mask = torch.ones(1, 1, 5, 5, dtype=torch.bool)
-    numbers = visualize.describe_heads([sharp, blurred], [blurred, sharp], mask)
+    columns = visualize.describe_heads([sharp, blurred], [blurred, sharp], mask)
+    numbers = visualize.numbers_of(columns)
     expected = {
         "layer 0 head 0": (0, 1, 1),
         "layer 0 head 1": (1, 1, 5),
@@ -127,9 +129,6 @@ def test_the_numbers_of_a_head_are_its_own_in_its_layer():
     for name, values in expected.items():
         near([numbers[f"{name}, {column}"] for column in COLUMNS], values)
     assert (numbers["sharper heads"], numbers["all heads"]) == (1, 4)
-    none = [NO_NAME, NO_NAME]
-    assert visualize.sharpest(numbers, [["previous", NO_NAME], none]) == "is previous"
-    assert visualize.sharpest(numbers, [[NO_NAME, "next"], ["previous", "next"]]) == "has no role"
 
 
 def test_an_attention_of_ones_own_is_trained(checkpoints, tmp_path, capsys):
