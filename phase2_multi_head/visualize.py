@@ -193,7 +193,7 @@ def grid(results: Results) -> Figure:
 
 def entropy_bars(results: Results) -> Figure:
     """Draws how even each head of the first run is, as an arrow from before training to after."""
-    numbers, names = results.runs[0], results.shown["names"]
+    numbers, names = results.measured[0], results.shown["names"]
     num_heads = sum(len(row) for row in names)
     fig, ax = plt.subplots(figsize=(8.4, 1.6 + 0.42 * num_heads), layout="constrained")
     heights, labels = [], {}
@@ -255,7 +255,7 @@ main = Experiment(
     "heads of a layer are {n[trained, difference]:.2f} apart; before it they were "
     "{n[untrained, difference]:.2f} apart (0: alike, 1: no word in common). {shown[guess]}, and it "
     "loses {shown[excess]:.2f} nats more than somebody who knows the grammar.",
-    options=lambda parser: parser.add_argument(
+    add_options=lambda parser: parser.add_argument(
         "--attention",
         type=cli.attention_class,
         default=MultiHeadAttention,

@@ -5,12 +5,12 @@
     if __name__ == "__main__":
         main.run()
 
-To add one, write such a file, name its module in shared/lab/plan.py; .github/CONTRIBUTING.md helps.
+To add one, write such a file and name its module in shared/lab/plan.py (.github/CONTRIBUTING.md).
 The first line of its docstring is the question, and the picture is named after the file.
 measure(run) returns the numbers of one seed by name. Whatever else the picture needs, measure puts
-into run.shown. title, note and answer are format strings. In them n["right"] is the mean of this
-number over the seeds, and shown["word"] is what measure has put there. Where the numbers decide
-what is to be said, answer is a function: it takes n and returns one of several such strings.
+into run.shown. title, note and answer are format strings: in them {n[right]} is the mean over the
+seeds of the number "right", and {shown[word]} is what measure has put there. Where the numbers
+decide what is to be said, answer is a function: it takes n and returns one of several such strings.
 """
 
 import argparse
@@ -55,18 +55,18 @@ class Run:
 class Results:
     """The numbers of all seeds, the options, and what the run of the first seed has shown."""
 
-    runs: Sequence[Numbers]  # one a seed
+    measured: Sequence[Numbers]  # one a seed
     options: argparse.Namespace
     shown: dict[str, Any]
 
     @cached_property
     def mean(self) -> dict[str, float]:
         """Name -> mean over the seeds."""
-        return {name: fmean(self.each(name)) for name in self.runs[0]}
+        return {name: fmean(self.each(name)) for name in self.measured[0]}
 
     def each(self, name: str) -> list[float]:
         """Returns the number of this name, one a seed."""
-        return [numbers[name] for numbers in self.runs]
+        return [numbers[name] for numbers in self.measured]
 
     def row(self, name: str, columns: Sequence[Any]) -> list[float]:
         """Returns the means called "name, column"."""
@@ -96,9 +96,9 @@ class Experiment:
     """The main of a script that measures. measure, title, note and answer are explained above.
 
     film gives the images of a GIF beside the picture. more_pictures stand beside the picture that
-    is named after the file, or replace it. keep writes whatever else a run leaves behind. options
-    adds options of its own to the parser. claims_apply says whether a run with these options can be
-    judged by the claims; if not, nothing is judged and nothing is saved.
+    is named after the file, or replace it. keep writes whatever else a run leaves behind.
+    add_options gives the parser options of this script alone. claims_apply says whether a run with
+    these options can be judged by the claims; if not, nothing is judged and nothing is saved.
     """
 
     measure: Callable[[Run], Numbers]
@@ -111,11 +111,12 @@ class Experiment:
     film: Callable[[Results], Film] | None = None
     more_pictures: Sequence[Picture] = ()
     keep: Callable[[Results], None] | None = None
-    options: Callable[[argparse.ArgumentParser], Any] | None = None
+    add_options: Callable[[argparse.ArgumentParser], Any] | None = None
     claims_apply: Callable[[argparse.Namespace], bool] = lambda options: True
 
     def __post_init__(self) -> None:
-        script = sys.modules[self.measure.__module__]  # "__main__" when it is run
+        # The script that defines measure. When it is run, its module is called "__main__".
+        script = sys.modules[self.measure.__module__]
         self.file = Path(script.__file__).resolve()
         self.doc = script.__doc__
         self.claims = [replace(claim, experiment=self.module) for claim in self.claims]
@@ -135,23 +136,25 @@ class Experiment:
         return Picture(self.file.stem, self.picture, self.title, self.note)
 
     @property
-    def drawings(self) -> list[Picture]:
-        """Every picture that does not move."""
-        return [self.own_picture, *self.more_pictures] if self.picture else list(self.more_pictures)
+    def all_pictures(self) -> list[Picture]:
+        """Every picture, but for the film."""
+        if self.picture is None:
+            return list(self.more_pictures)
+        return [self.own_picture, *self.more_pictures]
 
     @property
-    def pictures(self) -> set[str]:
-        """The names of the files that a run draws."""
-        files = {f"{drawing.name}.png" for drawing in self.drawings}
+    def picture_files(self) -> set[str]:
+        """The names of the files that a run draws, the film's among them."""
+        names = {f"{picture.name}.png" for picture in self.all_pictures}
         if self.film:
-            files.add(f"{self.file.stem}.gif")
-        return files
+            names.add(f"{self.file.stem}.gif")
+        return names
 
     @cli.script
     def __call__(self, argv: list[str] | None = None) -> str:
         """Measures with every seed; says, draws and keeps what came out; returns the answer."""
         results = self.measure_seeds(argv)
-        as_recorded = self.report(results)
+        as_recorded = self.judge(results)
         self.draw(results, as_recorded=as_recorded)
         if self.keep:
             self.keep(results)
@@ -160,25 +163,28 @@ class Experiment:
     def measure_seeds(self, argv: list[str] | None) -> Results:
         """Returns what was measured with every seed that the command line asks for."""
         parser = cli.parser(self.doc)
-        if self.options:
-            self.options(parser)
+        if self.add_options:
+            self.add_options(parser)
         options = cli.parse(parser, argv)
         print(self.question)
-        runs = [Run(options, seed, parser.error) for seed in cli.seeds(options)]
+        runs = [Run(options, seed, refuse=parser.error) for seed in cli.seeds(options)]
         numbers = [self.measure(run) for run in runs]
         return Results(numbers, options, shown=runs[0].shown)
 
-    def report(self, results: Results) -> bool:
-        """Prints and saves the numbers and what they say of the claims.
+    def judge(self, results: Results) -> bool:
+        """Prints the numbers, judges the claims by them, and saves both.
 
-        Returns whether they say what the record says. The laboratory, shared/lab, is loaded here,
-        when something has been measured. Nothing else that a phase imports knows of it.
+        Returns whether every claim came out as it is on record. Here alone does a script meet the
+        laboratory, shared/lab; it is loaded when something has been measured.
         """
         from shared.lab import findings
 
-        claims = self.claims if self.claims_apply(results.options) else None
+        options = results.options
+        findings.print_numbers(self.module, results.measured, everything=options.numbers)
+        if not self.claims_apply(options):
+            return False
         answer = results.format(self.answer)
-        return findings.report_run(self.module, claims, results.runs, answer, results.options)
+        return findings.judge_and_save(self.module, self.claims, results.measured, answer, options)
 
     def draw(self, results: Results, *, as_recorded: bool) -> None:
         """Draws and saves every picture, then the film.
@@ -189,13 +195,13 @@ class Experiment:
         if not options.pictures:
             return
         phase, _, _ = self.module.partition("_")  # phase1_single_head.parts.scaling -> phase1
-        for drawing in self.drawings:
-            title, note = self.words(results, drawing, as_recorded)
-            fig = drawing.draw(results)
+        for picture in self.all_pictures:
+            title, note, caption = self.words(results, picture, as_recorded)
+            fig = picture.draw(results)
             headline(fig, title, note)
-            save_plot(options, f"{phase}/{drawing.name}", fig, self.caption(title, note))
+            save_plot(options, f"{phase}/{picture.name}", fig, caption)
         if self.film:
-            caption = self.caption(*self.words(results, self.own_picture, as_recorded))
+            _, _, caption = self.words(results, self.own_picture, as_recorded)
             images, seconds = self.film(results)
             path = options.output_dir / paths.ANIMATIONS / phase / f"{self.file.stem}.gif"
             save_animation(images, path, caption=caption, seconds_per_frame=seconds)
@@ -207,20 +213,19 @@ class Experiment:
         """
         self.draw(Results(runs, options, shown={}), as_recorded=True)
 
-    def words(self, results: Results, drawing: Picture, as_recorded: bool) -> tuple[str, str]:
-        """Returns title and note of a picture, with their numbers."""
-        title = results.format(drawing.title) if as_recorded else ""
-        note = results.format(drawing.note)
-        if len(results.runs) > 1:
-            note += f" · {len(results.runs)} runs"
-        return title or self.question, note
-
-    def caption(self, title: str, note: str) -> str:
-        """Returns title, question and note in one line, the question once where it is the title."""
-        title = title.replace("\n", " ")
+    def words(self, results: Results, picture: Picture, as_recorded: bool) -> tuple[str, str, str]:
+        """Returns title and note of a picture, and its caption: title, question and note."""
+        title = self.question
+        if as_recorded and picture.title:
+            title = results.format(picture.title)
+        note = results.format(picture.note)
+        seeds = len(results.measured)
+        if seeds > 1:
+            note += f" · {seeds} runs"
+        in_one_line = title.replace("\n", " ")
         if title != self.question:
-            title += f" {self.question}"
-        return f"{title} {note}"
+            in_one_line += f" {self.question}"
+        return title, note, f"{in_one_line} {note}"
 
     def run(self) -> None:
         """Runs the experiment as a program does: errors and interrupts are one line."""

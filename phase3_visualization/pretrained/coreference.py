@@ -187,7 +187,7 @@ def draw_outcomes(ax: Axes, row: float, counts: Numbers, *, named: bool = False)
 
 def picture(results: Results) -> Figure:
     """Draws what became of each pair: with the chosen heads, and with readers made up."""
-    numbers = results.runs[0]
+    numbers = results.measured[0]
     pairs = numbers["pairs"]
     flips = {
         "both right": pairs // 4,
@@ -224,7 +224,7 @@ main = Experiment(
     answer="In {n[both right]:.0f} of {n[pairs]:.0f} unseen pairs it does: the head prefers the "
     "right noun in both sentences. In {n[the same noun in both]:.0f} it prefers the same noun, "
     "whatever “it” means",
-    options=add_model,
+    add_options=add_model,
     claims_apply=is_default,
 )
 

@@ -232,7 +232,7 @@ main = Experiment(
     answer="Of the {n[all heads]:.0f} heads of {shown[model]}, {n[induction, heads]:.0f} look up "
     "what came next last time, {n[previous, heads]:.0f} look at the token before, and "
     "{n[first, heads]:.0f} rest on the first token",
-    options=partial(add_model, default=SMOLLM2),
+    add_options=partial(add_model, default=SMOLLM2),
     claims_apply=is_default,
 )
 

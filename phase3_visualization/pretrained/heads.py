@@ -110,7 +110,7 @@ main = Experiment(
     answer="{n[heads with over half of their weight on one place]:.0f} of {n[heads]:.0f} heads of "
     "{shown[model]} give most of their weight to one place. [CLS] gets {shown[gets]:.0%} of all "
     "weight, and its share of what is added is {shown[adds]:.0%}",
-    options=published.add_model,
+    add_options=published.add_model,
     claims_apply=published.is_default,
 )
 

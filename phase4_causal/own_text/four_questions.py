@@ -210,7 +210,7 @@ main = Experiment(
     answer="{shown[carried]}. On the text the best head gives "
     "{n[weight on the token before, text]:.2f} of its weight to the token before, and the best "
     "one for what came next last time gives {n[weight on what came next, text]:.2f} there",
-    options=add_text_option,
+    add_options=add_text_option,
     claims_apply=is_reference,
 )
 

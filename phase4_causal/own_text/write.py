@@ -94,7 +94,7 @@ main = Experiment(
     f"below: the first {PROMPT} characters are still the text's own",
     answer="It learns to guess the next character: it loses {n[the model]:.2f} nats a character, "
     "where counted triples of characters lose {n[counted triples]:.2f} ({shown[text]})",
-    options=add_text_option,
+    add_options=add_text_option,
     claims_apply=is_reference,
 )
 

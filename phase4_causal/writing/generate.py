@@ -184,7 +184,7 @@ main = Experiment(
     "{n[accepted, all words, 1]:.0%} of its sentences, and {n[accepted, top-p 0.95, 1]:.0%} if "
     "the unlikely words are cut off (top-p 0.95)",
     film=sentence_film,
-    options=writing_options,
+    add_options=writing_options,
 )
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """What did a run measure, and what does it say of each claim beside the record?
 
-Every experiment hands its numbers to `report_run`. It prints them, with a sentence for each claim,
-and saves them in data/processed/findings/, a file for each experiment. The story of a whole run,
-the report page and `replicate --check` read these files and judge the numbers in them again.
+Every experiment hands its numbers to print_numbers and to judge_and_save, which prints a sentence
+for each claim and saves the numbers in data/processed/findings/, a file for each experiment. The
+story of a whole run, the report page and `replicate --check` read these files and judge the numbers
+in them again.
 """
 
 import argparse
@@ -303,21 +304,14 @@ def made_otherwise(options: argparse.Namespace) -> list[str]:
     return [f"--{name.replace('_', '-')}" for name in given]
 
 
-def report_run(
+def judge_and_save(
     experiment: str,
-    claims: Sequence[Claim] | None,
+    claims: Sequence[Claim],
     runs: Sequence[Numbers],
     answer: str,
     options: argparse.Namespace,
 ) -> bool:
-    """Prints and saves what a run measured; returns whether every claim came out as recorded.
-
-    claims is None if the claims do not apply to a run with these options: then nothing is judged
-    and nothing is saved.
-    """
-    print_numbers(experiment, runs, everything=options.numbers)
-    if claims is None:
-        return False
+    """Prints what a run says of each claim, and saves it; returns whether all are as recorded."""
     judgement = judge(claims, experiment, runs)
     print_judgement(judgement, rules=options.numbers)
     save(SavedRun(experiment, made_otherwise(options), answer, runs), options.output_dir)

@@ -92,8 +92,8 @@ def drawn(output_dir: Path, file: Path) -> Drawn:
 def promised(module: str) -> set[str]:
     """Returns the names of a script's pictures: its Experiment's, or those in its docstring."""
     script = importlib.import_module(module)
-    if hasattr(script.main, "pictures"):
-        return script.main.pictures
+    if hasattr(script.main, "picture_files"):
+        return script.main.picture_files
     return {Path(name).name for name in re.findall(r"[\w/]+\.(?:png|gif|html)\b", script.__doc__)}
 
 

@@ -333,7 +333,7 @@ def run(monkeypatch, tmp_path, capsys):
         note="{shown[word]}",
         answer="wet: {n[wetness]:.2f}, {shown[word]}",
         film=film,
-        options=lambda parser: parser.add_argument("--wish", type=lambda wish: None),
+        add_options=lambda parser: parser.add_argument("--wish", type=lambda wish: None),
     )
     made_up.file = paths.ROOT / "phase1_single_head" / "wetness.py"
     made_up.doc = "Is water wet?\n\nIt is made up."
@@ -365,7 +365,10 @@ def test_what_an_experiment_prints_draws_and_keeps(run, tmp_path):
     assert verdict in printed
     assert kept.table in printed and re.search("wetness +0.6 +0.546 to 0.834", printed)
     with Image.open(tmp_path / paths.ANIMATIONS / "phase1" / "wetness.gif") as image:
-        assert image.n_frames == 2 and run.experiment.pictures == {"wetness.png", "wetness.gif"}
+        assert image.n_frames == 2 and run.experiment.picture_files == {
+            "wetness.png",
+            "wetness.gif",
+        }
     assert kept.runs[0]["wetness"] == 0.6 and kept.judged().findings[0].kind == HOLDS
     _, printed, _ = run("--numbers", runs=wet(*TEN))
     assert kept.table in printed and "C001: a run counts as true if 0.5 or more." in printed
@@ -377,7 +380,7 @@ def test_pictures_with_names_of_their_own_have_their_own_finding(run):
     kept = []
     dry = Picture("dryness", picture, "{n[steps]:.0f} steps stay dry", "by {shown[word]}")
     run.experiment.more_pictures, run.experiment.keep = (dry,), kept.append
-    assert run.experiment.pictures == {"wetness.png", "dryness.png", "wetness.gif"}
+    assert run.experiment.picture_files == {"wetness.png", "dryness.png", "wetness.gif"}
     run("--seeds", "3", runs=wet(*TEN))
     assert len(list(run.drawn.iterdir())) == 2
     first = "0.7 of all is wet Is water wet? word 0 · 3 runs"
@@ -388,7 +391,7 @@ def test_pictures_with_names_of_their_own_have_their_own_finding(run):
     assert results.each("wetness") == pytest.approx([0.6, 0.7, 0.8])
     assert results.shown == {"word": "word 0"}
     run.experiment.picture = run.experiment.film = None
-    assert run.experiment.pictures == {"dryness.png"}
+    assert run.experiment.picture_files == {"dryness.png"}
 
 
 def test_several_seeds_are_told_by_their_mean_and_quick_ones_train_fewer_steps(run):
