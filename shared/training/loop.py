@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
 
-MATRIX_RATE, MATRIX_DECAY = 0.04, 0.5  # of Muon: its highest rate, its weight decay
-RATE, DECAY = 0.02, 0.0  # of AdamW
+MATRIX_RATE = 0.04  # the highest learning rate of Muon
+MATRIX_DECAY = 0.5  # its weight decay
+RATE, DECAY = 0.02, 0.0  # those of AdamW
 UP = 0.3  # share of the steps in which the rates rise
 
 
@@ -33,7 +34,7 @@ def orthogonal(x: Tensor) -> Tensor:
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(5):
         gram = x @ x.mT  # (..., m, n) -> (..., m, m)
-        correction = 2.0315 * gram @ gram - 4.7750 * gram
+        correction = (2.0315 * gram) @ gram - 4.7750 * gram
         x = 3.4445 * x + correction @ x
     return x
 
@@ -78,7 +79,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def make_optimizers(
-    model: nn.Module, matrix_rate: float | None, rate: float, matrix_decay: float, decay: float
+    model: nn.Module, *, matrix_rate: float | None, matrix_decay: float, rate: float, decay: float
 ) -> list[torch.optim.Optimizer]:
     """AdamW and Muon, each parameter in one of them; AdamW alone if matrix_rate is None.
 
@@ -100,7 +101,8 @@ def one_cycle(step: int, steps: int) -> float:
 
     It goes up, then down, both along half a wave (Smith 2018).
     """
-    top, end = UP * steps, steps + 1  # one step after the last, where the rate would be 0
+    top = UP * steps
+    end = steps + 1  # one step after the last, where the rate would be 0
     phase = np.interp(step + 1, (0, top, end), (0, 1, 2))  # 1 at the top of the wave
     return (1 - math.cos(math.pi * phase)) / 2
 
@@ -136,18 +138,20 @@ def fit(
     callback: called without gradients, with the number of steps done: 0, and after each step.
     progress: what to call this on a progress bar; without it there is none.
     """
-    optimizers = make_optimizers(model, matrix_rate, rate, matrix_decay, decay)
+    optimizers = make_optimizers(
+        model, matrix_rate=matrix_rate, matrix_decay=matrix_decay, rate=rate, decay=decay
+    )
     schedule = schedule or partial(one_cycle, steps=steps)
     schedulers = [LambdaLR(optimizer, schedule) for optimizer in optimizers]
 
     @torch.no_grad()
-    def report(steps_done: int) -> None:
+    def call_back(steps_done: int) -> None:
         if callback:
             callback(steps_done)
 
     losses = []
-    report(0)
-    no_bar = None if progress else True  # None: none where there is no terminal
+    call_back(0)
+    no_bar = None if progress else True  # None leaves it to tqdm: a bar in a terminal alone
     bar = tqdm(range(steps), desc=progress, leave=False, disable=no_bar)
     for step in bar:
         if not model.training:  # at first, and where callback has tested it
@@ -161,6 +165,6 @@ def fit(
             scheduler.step()
         losses.append(loss.item())
         bar.set_postfix_str(f"loss {losses[-1]:.3f}", refresh=False)
-        report(step + 1)
+        call_back(step + 1)
     model.eval()
     return losses
