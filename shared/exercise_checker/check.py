@@ -21,6 +21,7 @@ from torch import Tensor
 from shared.exercise_checker.exercise import Case, Exercise, Function, mistakes
 
 DONE, WRONG, NOT_WRITTEN = "done", "wrong", "not written yet"
+MARK_OF = {DONE: "+", NOT_WRITTEN: "-", WRONG: "x"}  # in what is printed
 SHARES = ("weights", "probabilities", "rollout")  # results whose rows sum to 1, or to 0
 
 
@@ -40,24 +41,21 @@ class Outcome:
 def call(exercise: Exercise, function: Function, case: Case) -> Outcome:
     """Returns what the function gives for copies of the arguments, whatever happens."""
     arguments = [a.clone() if isinstance(a, Tensor) else a for a in case.arguments]
-    names = inspect.signature(exercise.solution).parameters
-    inputs = dict(zip(names, case.arguments, strict=False))
     try:
         result = function(*arguments)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # sys.exit, too, and whatever else a reader raises
-        return failed(error, inputs)
+    except (Exception, SystemExit) as error:
+        return failed(error)
     tensors, complaint = tensors_of(result, exercise.names)
     changed = []
-    for name, new in zip(inputs, arguments, strict=True):
-        if isinstance(new, Tensor) and not torch.equal(inputs[name], new):
+    names = inspect.signature(exercise.solution).parameters
+    for name, old, new in zip(names, case.arguments, arguments, strict=False):
+        if isinstance(new, Tensor) and not torch.equal(old, new):
             changed.append(name)
     return Outcome(tensors, complaint, complaint, tuple(changed))
 
 
-def failed(error: BaseException, inputs: dict[str, Any]) -> Outcome:
-    """Returns an exception as one line, with the line of the reader's file.
+def failed(error: BaseException) -> Outcome:
+    """Returns what a call gave that raised this.
 
     A NotImplementedError without a message is a stub that is not written yet; torch raises it with
     one.
@@ -67,16 +65,21 @@ def failed(error: BaseException, inputs: dict[str, Any]) -> Outcome:
         inner, outer = frames[-1].name, frames[0].name
         needs = f": it needs {inner}" if inner != outer else ""
         return Outcome(failure=NOT_WRITTEN, message=NOT_WRITTEN + needs)
-    lines = [frame.lineno for frame in frames if frame.filename == frames[0].filename]
-    kind = type(error).__name__
-    where = f" in line {lines[-1]}" if lines else ""
-    message = textwrap.shorten(f"{kind}{where}: {error}", 200, placeholder=" ...")
+    message = error_in_words(error, frames[0].filename if frames else "")
     if re.search(r"(dtype|scalar type).*(double|float)", str(error), re.I | re.S):
         message += "; the inputs are float64: give new tensors the dtype of an input"
-    absent = [name for name, a in inputs.items() if a is None]
-    if absent and "None" in str(error):
-        message += f"; in this call {' and '.join(absent)} is None"
-    return Outcome(failure=kind, message=message)
+    return Outcome(failure=type(error).__name__, message=message)
+
+
+def error_in_words(error: BaseException, file: str) -> str:
+    """Returns an exception as one line, with the last line of this file that it came through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == file]
+    message = str(error)
+    if isinstance(error, SyntaxError) and error.filename == file:
+        lines, message = [error.lineno], error.msg
+    where = f" in line {lines[-1]}" if lines else ""
+    return textwrap.shorten(f"{type(error).__name__}{where}: {message}", 200, placeholder=" ...")
 
 
 def tensors_of(result: Any, names: list[str]) -> tuple[tuple[Tensor, ...], str]:
@@ -179,8 +182,13 @@ class Report(NamedTuple):
     text: str
 
 
-def check(exercise: Exercise, function: Function) -> Report:
-    """Try a reader's function on one case after the other, up to the first that goes wrong."""
+def check(exercise: Exercise, function: Function | None) -> Report:
+    """Try a reader's function on one case after the other, up to the first that goes wrong.
+
+    function: None where the reader's file has none of that name.
+    """
+    if function is None:
+        return Report(NOT_WRITTEN, f"{NOT_WRITTEN}: the file has no {exercise.name}")
     cases, outcomes = exercise.cases(), []
     for case in cases:
         outcomes.append(call(exercise, function, case))

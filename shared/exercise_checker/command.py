@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from shared import cli
-from shared.exercise_checker.check import DONE, NOT_WRITTEN, WRONG, Report, check
+from shared.exercise_checker.check import DONE, MARK_OF, NOT_WRITTEN, check
 from shared.exercise_checker.exercise import Exercise, Function
 from shared.exercise_checker.files import (
     hand_out,
@@ -30,7 +30,6 @@ from shared.exercise_checker.files import (
 from shared.exercise_checker.grade import grade
 from shared.exercise_checker.train import PRINTED_WIDTH, train_answer
 
-MARK_OF = {DONE: "+", NOT_WRITTEN: "-", WRONG: "x"}
 HOW = """
 
 The first run makes my_exercises.py beside this file. Write there, in place of each
@@ -58,6 +57,7 @@ def run_exercises(
 
     file: the path of the exercises.py. afterwards: what to say when the reader has done all.
     """
+    torch.set_num_threads(1)  # tiny tensors: more threads would only wait for each other
     stubs = Path(file)
     known = {str(n): exercise for n, exercise in enumerate(exercises, start=1)}
     docstring = ast.get_docstring(ast.parse(stubs.read_text(encoding="utf-8")))
@@ -79,7 +79,7 @@ def run_exercises(
             print(f"made {hand_out(stubs, options.handout)}")
             return
         if options.grade:
-            grade(options.grade, chosen, MARK_OF)
+            grade(options.grade, chosen)
             return
         if not options.solutions:
             functions = written_in(readers_file(stubs))
@@ -133,14 +133,11 @@ def hint(number: str, exercise: Exercise, which: str, stubs: Path) -> str:
 
 def report(chosen: dict[str, Exercise], functions: dict[str, Function], stubs: Path) -> bool:
     """Print a line for each exercise, and what comes next; returns whether something is left."""
-    torch.set_num_threads(1)  # tiny tensors: more threads would only wait for each other
     left, lessons = {}, about(stubs)
     width = max(len(section) for section, *_ in lessons)
     for number, exercise in chosen.items():
         section, level, minutes = lessons[int(number) - 1]
-        result = Report(NOT_WRITTEN, f"{NOT_WRITTEN}: your file has no {exercise.name}")
-        if exercise.name in functions:
-            result = check(exercise, functions[exercise.name])
+        result = check(exercise, functions.get(exercise.name))
         head = f"{MARK_OF[result.status]} {f'{number} {exercise.name}':26} "
         below = " " * len(head)
         text = textwrap.fill(

@@ -151,11 +151,9 @@ class Gaps(NamedTuple):
 def hidden_word_distribution(words: Sequence[str], position: int) -> Tensor:
     """p(word at position | all other words), for every word of VOCABULARY: (V,), float64, sum 1.
 
-    What stands at the position itself does not matter. Raises ValueError if the position lies
-    outside the sentence or if no word there makes it a sentence of the grammar.
+    What stands at the position itself does not matter. Raises ValueError if no word there makes it
+    a sentence of the grammar.
     """
-    if not 0 <= position < len(words):
-        raise ValueError(f"position must lie between 0 and {len(words) - 1}: got {position}")
     before, after = tuple(words[:position]), tuple(words[position + 1 :])
     logs = [sentence_log_probability((*before, word, *after)) for word in VOCABULARY]
     if max(logs) == -math.inf:

@@ -108,17 +108,13 @@ class Baselines:
         """The better of the two baselines of a relation and direction."""
         return max(self.fixed_offset[key], self.untrained[key])
 
-    def needed_for_position(self, position: Position) -> float:
-        """How often the largest weight must lie there."""
-        return max(NEEDED_AT_A_POSITION, self.untrained[position] + MARGIN)
-
     def needed_for_relation(self, key: Key) -> float:
         """How often the related words must find their gold word, whatever the others do."""
         return self.bar(key) + MARGIN
 
-    def needed_for_column(self, name: str) -> float:
-        """How often the other words must look at the word of the column."""
-        return max(NEEDED_IN_A_COLUMN, self.untrained[name] + MARGIN)
+    def needed_there(self, place: Position, least: float) -> float:
+        """How often the largest weight must lie at a position or in a column, at least so often."""
+        return max(least, self.untrained[place] + MARGIN)
 
 
 @dataclass(frozen=True)
@@ -278,15 +274,15 @@ def rules_of(half: Half, layer: int, head: int) -> list[Rule]:
     at = layer, head
     rules = []
     for position, share in scores.position.items():
-        needed = base.needed_for_position(position)
+        needed = base.needed_there(position, NEEDED_AT_A_POSITION)
         rules.append(Rule(NAMES[position], "position", share[at].item(), needed))
     for key, share in scores.relation.items():
         needed = needed_beside_others(base.needed_for_relation(key), scores.others[key])
         name = relation_name(*key)
         rules.append(Rule(name, "relation", share[at].item(), needed[at].item()))
     for name, key in COLUMN_RULES.items():
-        by_others = scores.others[key][at].item()
-        rules.append(Rule(name, "column", by_others, base.needed_for_column(name)))
+        needed = base.needed_there(name, NEEDED_IN_A_COLUMN)
+        rules.append(Rule(name, "column", scores.others[key][at].item(), needed))
     return rules
 
 
@@ -297,26 +293,23 @@ def rules_tried(halves: Halves, layer: int, head: int) -> list[Tried]:
     return [Tried(*both) for both in zip(naming, scoring, strict=True)]
 
 
-def role_name(halves: Halves, layer: int, head: int) -> str:
-    """The role of a head, or "no name" if it passes no rule on both halves."""
+def nearest_rule(halves: Halves, layer: int, head: int) -> Tried:
+    """The rule that names a head or, if it passes none on both halves, the one it misses by least.
+
+    What it misses by is counted on the half where it does worse.
+    """
     all_tried = rules_tried(halves, layer, head)
     for kind in RULE_KINDS:
         passed = [tried for tried in all_tried if tried.kind == kind and tried.passed]
         if passed:
-            return max(passed, key=lambda tried: tried.naming.margin).name
-    return NO_NAME
+            return max(passed, key=lambda tried: tried.naming.margin)
+    return max(all_tried, key=lambda tried: tried.worse.margin)
 
 
-def nearest_rule(halves: Halves, layer: int, head: int) -> Rule:
-    """The rule of a head's role or, if it has none, the rule that it misses by least.
-
-    The rule has the numbers of the half where the head does worse.
-    """
-    worse = [tried.worse for tried in rules_tried(halves, layer, head)]
-    role = role_name(halves, layer, head)
-    if role == NO_NAME:
-        return max(worse, key=lambda rule: rule.margin)
-    return next(rule for rule in worse if rule.name == role)
+def role_name(halves: Halves, layer: int, head: int) -> str:
+    """The role of a head, or "no name" if it passes no rule on both halves."""
+    tried = nearest_rule(halves, layer, head)
+    return tried.name if tried.passed else NO_NAME
 
 
 def names_of(halves: Halves) -> list[list[str]]:

@@ -145,14 +145,9 @@ def test_changes_left_over_make_no_right_answer_wrong(number):
             assert check(BY_NAME[name], function).text == DONE, name
 
 
-GIVEN = (  # what an answer may import from the course
-    self_attention.masked_softmax,
-    self_attention.scaled_dot_product_attention,
-    multi_head_attention.split_heads,
-    multi_head_attention.merge_heads,
-    attention_utils.causal_mask,
-)
-IMPORTS = "".join(f"from {function.__module__} import {function.__name__}\n" for function in GIVEN)
+# What an answer may import from the course, and the functions of which that is made.
+IMPORTS = "from phase1_single_head.self_attention import scaled_dot_product_attention\n"
+GIVEN = (self_attention.masked_softmax, self_attention.scaled_dot_product_attention)
 TEXT_OF_GIVEN = "".join(map(inspect.getsource, GIVEN))
 OF_GIVEN = [(file, old, new) for file, old, new in CHANGES if old in TEXT_OF_GIVEN]
 
@@ -305,7 +300,7 @@ SAID = [
         lambda x, q, *_: x @ torch.ones(11, 3),
         "; the inputs are float64: give new tensors the dtype of an input",
     ),
-    (SELF, lambda x, q, k, v, mask: (~mask, x), r"in this call mask is None \(without a mask\)$"),
+    (SELF, lambda x, q, k, v, mask: (~mask, x), r"NoneType.* \(without a mask\)$"),
     (
         SOFTMAX,
         lambda s, m: soft(s, m) * 0.5,
@@ -444,20 +439,20 @@ COMMANDS = [  # arguments, what my_exercises.py holds, exit code, what is said
     ),
     (["--solutions", "4"], "", 0, "+ 4 additive_attention       done"),
     ([], RIGHT_SOFTMAX, 1, "\n1 of 6 done\nNext: 1 score_by_hand; "),
-    ([], "a = 1\ndef f(:\n", 2, f"{PHASE}, line 2: SyntaxError: invalid syntax"),
+    ([], "a = 1\ndef f(:\n", 2, f"{PHASE}: SyntaxError in line 2: invalid syntax"),
     (
         [],
         "import torch\n\nimport no_such_module\n",
         2,
-        f"{PHASE}, line 3: ModuleNotFoundError: No module named",
+        f"{PHASE}: ModuleNotFoundError in line 3: No module named",
     ),
     (
         [],
         "def f():\n    return 1 / 0\n\n\nf()\n",
         2,
-        f"{PHASE}, line 2: ZeroDivisionError: division by zero",
+        f"{PHASE}: ZeroDivisionError in line 2: division by zero",
     ),
-    ([], b"a = '\xff'\n", 2, f"{PHASE}, line 1: SyntaxError: "),
+    ([], b"a = '\xff'\n", 2, f"{PHASE}: SyntaxError in line 1: "),
     (["7"], "", 2, "no exercise '7': choose from 1 score_by_hand, 2 masked_softmax, 3 self_att"),
     (
         ["--hint"],
@@ -506,7 +501,7 @@ anna.py      + 2 masked_softmax           done
 anna.py      x 3 self_attention           no answer within 30 s: does it loop for ever?
 anna.py      x 4 additive_attention       no answer: it ended Python, as os._exit does
 anna.py      - 5 sinusoidal_positions     not written yet: the file has no sinusoidal_positions
-ben/work.py  x ben/work.py, line 2: SyntaxError: invalid syntax
+ben/work.py  x ben/work.py: SyntaxError in line 2: invalid syntax
 cem.py       + 3 self_attention           done
 cem.py       ! imports phase1_single_head.answers
 1 score_by_hand              0         softmax missing (1)
@@ -548,9 +543,10 @@ def test_one_file_and_one_exercise_are_graded(reader, tmp_path, monkeypatch):
 
 def test_what_cannot_be_graded_is_said_in_one_line(reader, tmp_path):
     (tmp_path / "empty").mkdir()
-    for place, line in (("none", "there is no file or folder"), ("empty", "no file in")):
+    for place in ("none", "empty"):
         code, said, errors = reader("--grade", str(tmp_path / place))
-        assert (code, said, errors.count("\n")) == (2, "", 1) and line in errors
+        assert (code, said, errors.count("\n")) == (2, "", 1)
+        assert f"{place} is no file, nor a folder of files in .py" in errors
 
 
 @pytest.mark.parametrize("stubs", STUBS)
@@ -617,7 +613,7 @@ def inverted(*inputs):
 
 
 def test_a_wrong_one_is_told_what_it_costs_and_the_right_one_that_it_costs_nothing(trained):
-    done, printed = trained(inverted)
+    done, printed = trained(inverted, steps=60)
     yours, course = map(float, re.search(r"a hidden word +(\S+) +(\S+)", printed).groups())
     assert not done and "The checker: mask inverted" in printed
     assert yours > course + 0.2
@@ -645,7 +641,7 @@ def changed_by(change):
 
 REFUSED = {
     "it gives NaN": changed_by(torch.log),
-    "it gives torch.float64 .* instead of torch.float32": changed_by(torch.Tensor.double),
+    "it gives shape .* instead of": changed_by(lambda part: part[..., 1:]),
     "not written yet": STUBS[1].multi_head_attention,
 }
 
