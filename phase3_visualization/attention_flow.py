@@ -18,7 +18,6 @@ from collections.abc import Sequence
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from phase1_single_head.models import as_shown, choose_word, hide, most_attended
 from phase2_multi_head.models import load_multi_head_model
@@ -92,27 +91,18 @@ def draw_arrows(
     return fig, f'{finding}: "{sentence}", an arrow for each large weight, thicker for more weight.'
 
 
-def storeys(layers: Sequence[Tensor]) -> dict[str, list[Tensor]]:
-    """Panel of the picture -> what is handed down in it, (T, T) for each layer.
-
-    layers: (H, T, T) each.
-    """
-    panels = {}
-    for number, layer in enumerate(layers):
-        mean = layer.mean(dim=0)  # (H, T, T) -> (T, T)
-        panels[f"Layer {number} alone: where the hidden word looks, its heads averaged"] = [mean]
-    # Rollout of one layer alone is half of its mean and half of each word itself.
-    steps = [attention_rollout([layer]) for layer in layers]
-    panels["Rollout: both looks multiplied, and half of each word stays where it is"] = steps
-    return panels
-
-
 def draw_rollout(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     """Where a hidden word takes what it knows from, layer by layer and through all; a caption."""
     hidden = choose_word(words)
     seen = hide(words, hidden)
     weights = weights_on_sentence(trained.model, seen)  # (L, H, T, T)
-    panels = storeys(weights)
+    panels = {}  # name -> what is handed down, (T, T) for each layer
+    for number, layer in enumerate(weights):
+        mean = layer.mean(dim=0)  # (H, T, T) -> (T, T)
+        panels[f"Layer {number} alone: where the hidden word looks, its heads averaged"] = [mean]
+    # Rollout of one layer alone is half of its mean and half of each word itself.
+    steps = [attention_rollout([layer]) for layer in weights]
+    panels["Rollout: both looks multiplied, and half of each word stays where it is"] = steps
     heights = [len(steps) + 0.9 for steps in panels.values()]
     size = (FIGURE_WIDTH, 1.1 + sum(heights))
     fig, axes = plt.subplots(len(panels), figsize=size, height_ratios=heights, layout="constrained")

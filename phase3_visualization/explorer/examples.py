@@ -10,7 +10,6 @@ Another seed or another processor trains other models, so rules choose the sente
     one_word_changed    a short sentence, and another word for each of its words
 """
 
-import itertools
 from collections.abc import Sequence
 
 import torch
@@ -102,9 +101,14 @@ def seen_through(
     for n, query in enumerate(hidden):
         most_attended = layers[layer][n, head, query].argmax()
         if most_attended == relatives[n] and costs[n] >= LEAST:
-            cost = round(costs[n].item(), 4)
-            view = {"hidden": query, "layer": layer, "head": head, "cost": cost}
-            views.append({"words": sentences[n].words} | view)
+            view = {
+                "words": sentences[n].words,
+                "hidden": query,
+                "layer": layer,
+                "head": head,
+                "cost": round(costs[n].item(), 4),
+            }
+            views.append(view)
     return views
 
 
@@ -113,14 +117,14 @@ def landings(trained: Trained, heads: list[list[dict]]) -> list[dict]:
 
     heads: [layer][head], see models.heads_of. If none ties the verb to a noun there are no views.
     """
-    every_head = list(itertools.product(range(len(heads)), range(len(heads[0]))))
     views = []
     for relation in OPENING_RELATIONS:
         for direction in DIRECTIONS:
             role = relation_name(relation, direction)
-            for layer, head in every_head:
-                if heads[layer][head]["role"] == role:
-                    views += seen_through(trained, layer, head, relation, direction)
+            for layer, row in enumerate(heads):
+                for head, shares in enumerate(row):
+                    if shares["role"] == role:
+                        views += seen_through(trained, layer, head, relation, direction)
         if views:
             break
     costliest = {}
@@ -154,17 +158,14 @@ def teaching_first(views: list[dict], untrained: Trained, trained: Trained) -> l
     There the hidden word is not among the five best guesses before training, and is the best one at
     the end. If it led from the beginning, by luck, dragging time would begin by getting worse.
     """
-    of_people, learned, others = [], [], []
-    for view in views:
+
+    def rank(view: dict) -> int:
         is_unknown = words_before(untrained, view) >= SHOWN_GUESSES
-        is_learned = is_unknown and words_before(trained, view) == 0
-        if is_learned and tells_of_people(view["words"]):
-            of_people.append(view)
-        elif is_learned:
-            learned.append(view)
-        else:
-            others.append(view)
-    return of_people + learned + others
+        if not is_unknown or words_before(trained, view) > 0:
+            return 2
+        return 0 if tells_of_people(view["words"]) else 1
+
+    return sorted(views, key=rank)
 
 
 def has_rival(verb: str) -> bool:
@@ -250,11 +251,9 @@ def one_word_changed(causal: ToyTransformer) -> dict:
     for position, word in enumerate(words):
         same_part = [other for other in KIND if KIND[other] == KIND[word]]
         tries = [other for other in same_part if (other in NOUNS) == (word in NOUNS)]
-        rows = []
-        for other in tries:
-            changed = (*words[:position], other, *words[position + 1 :])
-            rows.append([START_ID, *encode(changed)])
-        logits, _ = causal(torch.tensor(rows), mask=causal_mask(len(words) + 1))
+        rows = torch.tensor([START_ID, *encode(words)]).repeat(len(tries), 1)  # -> (N, T)
+        rows[:, position + 1] = torch.tensor(encode(tries))
+        logits, _ = causal(rows, mask=causal_mask(len(words) + 1))
         guesses = logits.softmax(dim=-1)
         moves = (guesses - guesses[tries.index(word)]).abs().sum(dim=(1, 2))  # (N, T, V) -> (N,)
         others.append(tries[int(moves.argmax())])

@@ -171,19 +171,3 @@ def modules_of(language_model: LanguageModel) -> list[MultiHeadAttention]:
         module.w_o = output.dense
         modules.append(module.eval())
     return modules
-
-
-def main() -> None:
-    query = torch.ones(1, 1, 1)  # (H, T_q, d_k): so the scores are the keys
-    key = torch.tensor([[[0.0], [2.0], [9.0]]])  # (H, T_k, d_k)
-    _, plain = capped_attention(query, key, key)
-    _, capped = capped_attention(query, key, key, cap=3.0)
-    _, with_sink = capped_attention(query, key, key, sinks=torch.tensor([9.0]))
-    print("A query with the scores 0, 2 and 9 gives its keys these weights:")
-    print("   as they are:     ", plain.flatten().numpy().round(3))
-    print("   with a cap of 3: ", capped.flatten().numpy().round(3))
-    print("   with a sink of 9:", with_sink.flatten().numpy().round(3))
-
-
-if __name__ == "__main__":
-    main()

@@ -22,11 +22,9 @@ from torch import Tensor
 
 from shared.head_statistics import even_weights, head_statistics, relation_weight
 from shared.visualization_utils import (
-    GREEN,
     GREY,
     HIDDEN,
     PURPLE,
-    RED,
     WEIGHT_MAP,
     headline,
     readable,
@@ -34,13 +32,10 @@ from shared.visualization_utils import (
     weight_colorbar,
 )
 
-Heads = Sequence[tuple[int, int]]  # (layer, head) of each
-
 NAMED, TIMES_EVEN = 0.5, 2  # more than this weight, and so many times that of an even head
 FEWEST = 3  # so many queries must have a place, or no head is named after it
 UNTRAINED = 0.95  # normalised entropy; in a trained model some head is far below it
 NO_PLACE = "no name"  # of a head that looks mostly at no place
-COLORS = {"same token": GREEN, "after same token": RED, NO_PLACE: GREY}  # others are purple
 LARGE = 4  # so many maps have tokens of their own; more of them share the tokens
 LETTER = 0.11  # inches from a token to the next
 
@@ -51,21 +46,18 @@ LETTER = 0.11  # inches from a token to the next
 def as_layers(weights: Tensor | Sequence[Tensor], tokens: Sequence[str]) -> Tensor:
     """Returns the weights of one text as (L, H, T, T), whichever way they came.
 
-    Raises ValueError for other shapes, and for rows that cannot be weights.
+    Layers in a list must have one shape. Raises ValueError for other shapes, and for rows that
+    cannot be weights.
     """
     if isinstance(weights, tuple | list):
-        layers = [torch.as_tensor(layer) for layer in weights]
-        shapes = {tuple(layer.shape) for layer in layers}
-        if len(shapes) != 1:
-            raise ValueError(f"all layers must have one shape (H, T, T): got {sorted(shapes)}")
-        weights = torch.stack(layers)
+        weights = torch.stack([torch.as_tensor(layer) for layer in weights])
     weights = torch.as_tensor(weights).detach().cpu().double()
-    if weights.dim() == 5 and weights.size(1) == 1:
+    if weights.dim() == 5:
         weights = weights.squeeze(1)  # layers of a batch of one text: (L, 1, H, T, T)
     if weights.dim() == 3:
         weights = weights[None]  # (H, T, T) -> (1, H, T, T)
     length = len(tokens)
-    if weights.dim() != 4 or weights.shape[2:] != (length, length) or weights.numel() == 0:
+    if weights.dim() != 4 or weights.shape[2:] != (length, length):
         raise ValueError(
             f"maps need weights (L, H, T, T) or (H, T, T) of one text, with T={length} for these "
             f"tokens: got {tuple(weights.shape)}"
@@ -92,9 +84,8 @@ def places_in(tokens: Sequence[str], seen: Tensor) -> dict[str, Tensor]:
 
     seen: bool (T, T). A query that sees one key alone has no choice, and so no place.
     """
-    numbers = {token: number for number, token in enumerate(tokens)}
-    number = torch.tensor([numbers[token] for token in tokens])
-    same = number[:, None] == number  # (T, T)
+    words = np.array(tokens)
+    same = torch.from_numpy(words[:, None] == words)  # (T, T)
     position = torch.arange(len(tokens))
     offset = position - position[:, None]  # from query to key, (T, T)
     places = {
@@ -212,7 +203,7 @@ def draw_heads(
     weights: Tensor | Sequence[Tensor],
     tokens: Sequence[str],
     *,
-    heads: Heads | None = None,
+    heads: Sequence[tuple[int, int]] | None = None,
 ) -> Figure:
     """Draw a map of each head, a row for each layer, or of the heads that are chosen.
 
@@ -224,7 +215,7 @@ def draw_heads(
     if heads is None:
         heads = list(np.ndindex(*named.entropy.shape))
     seen = seen_keys(layers)
-    columns = len(heads) if len(heads) <= LARGE else min(len(heads), layers.size(1))
+    columns = min(len(heads), layers.size(1))
     rows = math.ceil(len(heads) / columns)
     smallest, largest = (4.5, 9.0) if len(heads) <= LARGE else (1.3, 3.0)
     side = min(max(LETTER * len(tokens), smallest), largest)
@@ -239,8 +230,9 @@ def draw_heads(
         if len(heads) > LARGE:  # the maps of a row and of a column share their tokens
             ax.tick_params(labelleft=panel % columns == 0, labeltop=panel < columns)
         name = named.names[layer][head]
+        color = GREY if name == NO_PLACE else PURPLE
         title = f"{layer}.{head} {name}\nentropy {named.entropy[layer, head]:.2f}"
-        ax.set_title(title, fontsize=9, color=readable(COLORS.get(name, PURPLE)))
+        ax.set_title(title, fontsize=9, color=readable(color))
     weight_colorbar(fig, axes, shrink=min(1, 4 / size[1]), aspect=20)
     mean = named.entropy.mean()
     note = f"normalised entropy of all heads {mean:.2f} on average\nqueries down, keys across"

@@ -9,11 +9,9 @@ forty pairs of sentences in which one word decides what "it" means (Levesque et 
 
 import argparse
 import importlib.util
-import io
 import os
 import re
 from collections.abc import Callable
-from contextlib import redirect_stderr
 from dataclasses import dataclass
 from functools import cache, wraps
 from importlib import metadata
@@ -98,12 +96,11 @@ def from_files(source: str | Path, **file: str) -> tuple[nn.Module, Any]:
     """
     transformers = library()
     here = {"local_files_only": True, **file}
-    with redirect_stderr(io.StringIO()):  # progress bars
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **here)
-        # "eager" is the only implementation that hands out its weights.
-        model = transformers.AutoModel.from_pretrained(
-            source, attn_implementation="eager", dtype=torch.float32, **here
-        )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source, **here)
+    # "eager" is the only implementation that hands out its weights.
+    model = transformers.AutoModel.from_pretrained(
+        source, attn_implementation="eager", dtype=torch.float32, **here
+    )
     return model, tokenizer
 
 
@@ -179,19 +176,12 @@ def check_weights(model: nn.Module, attentions: tuple[Tensor, ...], length: int)
         )
 
 
-def readable_piece(piece: str, letters: str) -> str:
-    """A token without the mark of a space; where a tokenizer calls é "Ã©", the text's letters."""
-    piece = piece.strip("Ġ▁")
-    return (piece if piece.isascii() else letters.strip()) or "_"
-
-
 @torch.no_grad()
 def read_texts(language_model: LanguageModel, texts: list[str]) -> Reading:
     """Runs a batch of texts through the model.
 
-    Raises ValueError for a text of fewer than two tokens or of too many, and for a model without
-    weights for every pair of tokens in every layer: one without attention, a hybrid, or one with
-    attention in blocks.
+    Raises ValueError for a text of too many tokens, and for a model without weights for every pair
+    of tokens in every layer: one without attention, a hybrid, or one with attention in blocks.
     """
     model, tokenizer = language_model.model, language_model.tokenizer
     batch = tokenizer(
@@ -212,21 +202,18 @@ def read_texts(language_model: LanguageModel, texts: list[str]) -> Reading:
             f"a text must have at most {longest} tokens with the model's own: got {length}; "
             "shorten it"
         )
-    fewest = int((real & ~special).sum(dim=1).min())
-    if fewest < 2:
-        raise ValueError(
-            f"a text must have 2 tokens or more beside the model's own: got {fewest}; "
-            "try a sentence"
-        )
     output = model(**batch, output_attentions=True, output_hidden_states=True)
     attentions = output.get("attentions") or ()
     check_weights(model, attentions, length)
     tokens = []
     for number, text in enumerate(texts):
-        pieces = tokenizer.convert_ids_to_tokens(batch["input_ids"][number, real[number]])
+        ids = batch["input_ids"][number, real[number]]
         readable = []
-        for piece, (start, end) in zip(pieces, spans[number, real[number]].tolist(), strict=True):
-            readable.append(readable_piece(piece, text[start:end]))
+        for token, (start, end) in zip(ids, spans[number, real[number]].tolist(), strict=True):
+            piece = tokenizer.decode(token)
+            if "\N{REPLACEMENT CHARACTER}" in piece:  # some bytes of a letter
+                piece = text[start:end]
+            readable.append(piece.strip() or "_")
         tokens.append(readable)
     weights = torch.stack(attentions, dim=1)  # L x (B, H, T, T) -> (B, L, H, T, T)
     return Reading(tokens, weights, torch.stack(output.hidden_states), real, special, spans)

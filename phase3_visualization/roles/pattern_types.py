@@ -61,7 +61,7 @@ def measure(run: Run) -> Numbers:
     both = halves_of(trained, MultiHeadAttention)
     scores = both.scoring.scores
     shares = shares_of(scores)
-    run.shown.update(trained=trained, model=trained.label, halves=both)
+    run.shown.update(trained=trained, halves=both)
     run.shown["entropy"] = scores.statistics["normalised entropy"].mean().item()
     numbers = {}
     for name, share in shares.items():
@@ -87,8 +87,7 @@ class Pattern:
 
 def best_of(shares: Tensor) -> tuple[int, int]:
     """Returns (layer, head) of the largest number in (L, H)."""
-    layer, head = divmod(int(shares.argmax()), shares.size(1))
-    return layer, head
+    return divmod(int(shares.argmax()), shares.size(1))
 
 
 def strongest_relation(both: Halves) -> tuple[tuple[int, int], Rule]:
@@ -155,7 +154,6 @@ def trained_patterns(words: list[str], trained: Trained, both: Halves) -> list[P
 def draw_panel(ax: Axes, pattern: Pattern, words: list[str]) -> None:
     """Draws one map; its name and origin above, how to read it below. Related words are framed."""
     plot_attention(pattern.weights, words, ax=ax, annotate=False, labels=False)
-    ax.tick_params(labelsize=9 if len(words) <= 12 else 8)
     ax.set_xticks([])
     color = role_color(pattern.role)
     for query, key in related_pairs(pattern.role, words):
@@ -185,8 +183,8 @@ main = Experiment(
     picture=picture,
     title="Trained heads look beside a word, at one word or at a related one;\n"
     "none looks mostly at itself or at the first word",
-    note="{shown[model]} · normalised entropy {shown[entropy]:.2f} · queries down, keys across; "
-    "darker: more weight\n"
+    note="{shown[trained].label} · normalised entropy {shown[entropy]:.2f} · queries down, keys "
+    "across; darker: more weight\n"
     "number: how often the largest weight of a row lies there, on held-out sentences; framed: the "
     "related words",
     answer="The picture shows each of them. The trained head that looks most at the word before "

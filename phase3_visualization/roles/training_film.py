@@ -64,8 +64,7 @@ class Look:
     @property
     def with_role(self) -> int:
         """How many heads have a role."""
-        names = list(chain(*self.names))
-        return len(names) - names.count(roles.NO_NAME)
+        return sum(name != roles.NO_NAME for name in chain(*self.names))
 
 
 def look_at(trained: Trained, step: int, words: list[str]) -> Look:
@@ -88,13 +87,13 @@ def look_at(trained: Trained, step: int, words: list[str]) -> Look:
 
 def when_roles_came(looks: Sequence[Look]) -> str:
     """Returns in a sentence when a head first had a role, and how many have one at the end."""
-    steps = [look.step for look in looks if look.with_role > 0]
+    steps = [look.step for look in looks if look.with_role]
     if not steps:
         return "Here no head finds a role"
     last = looks[-1]
     return (
-        f"A head first has a role at step {steps[0]}, and at the end of training, at step "
-        f"{last.step}, {last.with_role} of {last.entropy.numel()} heads have one"
+        f"A head first has a role at step {steps[0]}, and at the end of training {last.with_role} "
+        f"of {last.entropy.numel()} heads have one"
     )
 
 
@@ -107,10 +106,7 @@ def measure(run: Run) -> Numbers:
     looks = [look_at(trained, step, run.options.words) for step in steps]
     run.shown.update(looks=looks, loss=trained.losses, sentence=when_roles_came(looks))
     _, baselines = roles.baselines(trained.recipe, MultiHeadAttention)
-    numbers = {
-        "entropy, before": looks[0].entropy.mean().item(),
-        "entropy, after training": looks[-1].entropy.mean().item(),
-    }
+    numbers = {}
     for relation in CORE_RELATIONS:
         guesses = [baselines.bar((relation, direction)) for direction in DIRECTIONS]
         numbers[f"{relation}, guess"] = max(guesses)
@@ -191,13 +187,10 @@ def frame_title(look: Look, end: int, losses: list[float]) -> str:
 
     losses: of each step from the first on.
     """
-    parts = [f"Step {look.step} of {end}"]
-    if look.step:
-        parts.append(f"loss {fmean(losses[max(look.step - 10, 0) : look.step]):.1f}")
-    else:
-        parts.append("untrained")
-    parts.append(f"{look.with_role} of {look.entropy.numel()} heads have a role")
-    return " · ".join(parts)
+    latest = losses[: look.step][-10:]
+    loss = f"loss {fmean(latest):.1f}" if latest else "untrained"
+    heads = look.entropy.numel()
+    return f"Step {look.step} of {end} · {loss} · {look.with_role} of {heads} heads have a role"
 
 
 def training_frames(results: Results) -> Film:

@@ -450,9 +450,3 @@ def test_weights_come_in_every_shape_and_nearly_even_ones_are_said_to_look_untra
     figure = attention_maps.draw_heads(weights[0], tokens)
     assert len(figure.axes) == 4, "three maps and a bar"
     assert "look untrained (normalised entropy 1.00" in figure.get_suptitle()
-
-
-def test_letters_beyond_ascii_are_those_of_the_text():
-    piece = language_model.readable_piece
-    assert [piece("Ġcat", " cat"), piece("Ã©", "é")] == ["cat", "é"]
-    assert [piece("Ċ", "\n"), piece("▁", " ")] == ["_", "_"]

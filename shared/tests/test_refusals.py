@@ -130,7 +130,6 @@ PHASE_3 = [
     (lambda: draw_heads(WEIGHTS * torch.nan, [*"abcde"]), "weights after softmax"),
     (lambda: draw_heads(WEIGHTS[0, 0], [*"abcde"]), "got (5, 5)"),
     (lambda: draw_heads(WEIGHTS, [*"abcd"]), "with T=4 for these tokens: got (2, 3, 5, 5)"),
-    (lambda: draw_heads([WEIGHTS[0], WEIGHTS[0, :2]], [*"abcde"]), "one shape (H, T, T)"),
 ]
 
 LATENT = LatentAttention(12, 3, 11, 4)
