@@ -17,15 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from phase1_single_head.models import (
-    Flow,
-    as_shown,
-    choose_word,
-    flow_of,
-    hide,
-    load_single_head_model,
-    most_attended,
-)
+from phase1_single_head.models import Flow, flow_of, hide, load_single_head_model, most_attended
 from shared import cli, paths
 from shared.attention_utils import normalized_entropy
 from shared.toy_language import tokenize
@@ -46,25 +38,25 @@ from shared.visualization_utils import (
 )
 
 
-def entropy_note(trained: Trained, weights: Tensor, whose: str = "") -> str:
+def entropy_note(trained: Trained, weights: Tensor, whose: str) -> str:
     """Which model, and the normalised entropy of these rows; a sentence of one word has none."""
     note = f"one layer, one head, {trained.label}"
     entropy = normalized_entropy(weights).nanmean()
     if entropy.isnan():
         return note
-    return f"{note} · how even{whose} is (normalised entropy): {entropy:.2f}; 0: one word, 1: even"
+    return f"{note} · how even {whose} is (normalised entropy): {entropy:.2f}; 0: one word, 1: even"
 
 
 # ---- the heatmap
 
 
-def draw_heatmap(trained: Trained, words: list[str]) -> tuple[Figure, str]:
+def draw_heatmap(trained: Trained, flow: Flow) -> tuple[Figure, str]:
     """Returns the weights of the sentence with one word hidden, and a caption."""
-    i = choose_word(words)
+    words, i = flow.words, flow.i
     weights = weights_on_sentence(trained.model, hide(words, i))[0, 0]  # (L, H, T, T) -> (T, T)
     height = min(max(4.8, 0.4 * len(words) + 2), 7.3)
     fig, ax = plt.subplots(figsize=(7.6, height), layout="constrained")
-    plot_attention(weights, as_shown(hide(words, i)), ax=ax, annotate=False)
+    plot_attention(weights, flow.seen, ax=ax, annotate=False)
     ax.set_aspect("auto")  # few words are wide cells, many are small ones
     weight_colorbar(fig, ax, shrink=0.8)
 
@@ -84,7 +76,7 @@ def draw_heatmap(trained: Trained, words: list[str]) -> tuple[Figure, str]:
 
     names = " and ".join(f'"{words[j]}"' for j in attended) or "nobody"
     title = f'To guess the hidden word, "?" asks {names} most'
-    headline(fig, title, entropy_note(trained, weights, " a row"))
+    headline(fig, title, entropy_note(trained, weights, "a row"))
     reading = "Each row shows where one word takes its output from, and sums to 1"
     return fig, f'{title}. {reading}; that of "?" is framed.'
 
@@ -191,21 +183,20 @@ def connect_panels(axes: Mapping[str, Axes]) -> None:
         axes[end].annotate("", there, here, arrowprops=style, **coordinates)  # on top of both
 
 
-def draw_flow(trained: Trained, words: list[str]) -> tuple[Figure, str]:
+def draw_flow(trained: Trained, flow: Flow) -> tuple[Figure, str]:
     """Returns the way of the hidden word from its vector to the guess, and a caption."""
-    flow = flow_of(trained, words)
-    n = len(words)
+    n = len(flow.words)
     sizes = {"figsize": (9.6, 4.6 + 0.5 * n), "height_ratios": (0.8, n, n, 3)}
     fig, axes = plt.subplot_mosaic(LAYOUT, layout="constrained", **sizes)
     fig.get_layout_engine().set(wspace=0.06)  # room for the arrows
     draw_panels(axes, flow)
     connect_panels(axes)
     guess, _ = flow.guesses[0]
-    word = words[flow.i]
+    word = flow.words[flow.i]
     title = f'Four steps lead from "?" to the guess "{guess}"'
     if guess != word:
         title += f'; it was "{word}"'
-    note = entropy_note(trained, flow.weights, ' the row of "?"')
+    note = entropy_note(trained, flow.weights, 'the row of "?"')
     stripe = "x: the vector of a word; a stripe: one of its numbers, purple below 0, green above"
     headline(fig, title, f"{stripe}\n{note}")
     return fig, f"{title}. {STEPS_IN_WORDS}"
@@ -219,9 +210,10 @@ def main(argv: list[str] | None = None) -> str:
     for text in options.all_sentences:
         saved[text] = weights_on_sentence(trained.model, tokenize(text))[0, 0]
     save_tensors(saved, options.output_dir / paths.PROCESSED / "attention_weights.pt")
-    figure, caption = draw_heatmap(trained, options.words)
+    flow = flow_of(trained, options.words)
+    figure, caption = draw_heatmap(trained, flow)
     save_plot(options, "phase1/attention_heatmap", figure, caption)
-    save_plot(options, "phase1/qkv_flow", *draw_flow(trained, options.words))
+    save_plot(options, "phase1/qkv_flow", *draw_flow(trained, flow))
     return caption.split(". ")[0]
 
 

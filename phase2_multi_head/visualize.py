@@ -63,11 +63,6 @@ def total_variation(layers: list[Tensor], mask: Tensor) -> float:
     return moved.mean(dim=2)[:, rows].mean().item()
 
 
-def row_name(layer: int, head: int) -> str:
-    """Returns what the table of numbers calls a head."""
-    return f"layer {layer} head {head}"
-
-
 def describe_heads(layers: list[Tensor], before: list[Tensor], mask: Tensor) -> dict[str, Tensor]:
     """Returns how widely each head spreads its weight, by column, (L, H); entropy is normalised.
 
@@ -90,7 +85,7 @@ def numbers_of(columns: dict[str, Tensor]) -> Numbers:
     numbers = {"all heads": sharper.numel(), "sharper heads": int(sharper.sum())}
     for layer, head in torch.ones_like(sharper).nonzero().tolist():
         for column, of_heads in columns.items():
-            numbers[f"{row_name(layer, head)}, {column}"] = of_heads[layer, head].item()
+            numbers[f"layer {layer} head {head}, {column}"] = of_heads[layer, head].item()
     return numbers
 
 
@@ -199,7 +194,7 @@ def entropy_bars(results: Results) -> Figure:
     heights, labels = [], {}
     for layer, row in enumerate(names):
         for head, name in enumerate(row):
-            of_head = row_name(layer, head)
+            of_head = f"layer {layer} head {head}"
             y = len(heights) + 0.5 * layer  # half a row between two layers
             entropy, before = numbers[f"{of_head}, entropy"], numbers[f"{of_head}, before training"]
             color = role_color(name)

@@ -216,7 +216,7 @@ def test_what_else_could_stand_there():
 
 def test_pictures_draw_the_numbers_of_the_hidden_word(trained):
     flow = models.flow_of(trained, CAT)
-    heatmap, caption = visualize.draw_heatmap(trained, CAT)
+    heatmap, caption = visualize.draw_heatmap(trained, flow)
     near(heatmap.axes[0].collections[0].get_array()[2].astype(float), flow.weights, share=1e-5)
     assert all(f'"{CAT[j]}"' in caption for j in flow.most_attended)
     _, axes = plt.subplot_mosaic(visualize.LAYOUT)
