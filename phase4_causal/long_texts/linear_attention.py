@@ -75,25 +75,6 @@ def linear_by_loops(
     return output
 
 
-def first_state(query: Tensor, key: Tensor, value: Tensor, state: Tensor | None) -> Tensor:
-    """What a recurrence begins with: the state of the text before, or zeros (..., d_k, d_v).
-
-    Raises ValueError for inputs or a state that do not fit, and unless there are as many queries as
-    keys.
-    """
-    leading = check_attention_inputs(query, key, value, None)
-    t_q, t_k = query.size(-2), key.size(-2)
-    if t_q != t_k:
-        raise ValueError(f"a recurrence reads as many queries as keys: got T_q={t_q}, T_k={t_k}")
-    zeros = key.new_zeros(*leading, key.size(-1), value.size(-1))
-    if state is None:
-        return zeros
-    if (state.shape, state.dtype) != (zeros.shape, zeros.dtype):
-        rule = f"the state of these keys and values has shape {tuple(zeros.shape)} of {zeros.dtype}"
-        raise ValueError(f"{rule}: got {tuple(state.shape)} of {state.dtype}")
-    return state
-
-
 def output_of_no_words(query: Tensor, state: Tensor) -> Tensor:
     """The output of no words, (..., 0, d_v): a text without words has it, others begin with it."""
     return query[..., :0, :] @ state
@@ -125,10 +106,11 @@ class Words:
 def checked_words(
     query: Tensor, key: Tensor, value: Tensor, state: Tensor | None, **factors: Tensor
 ) -> tuple[Words, Tensor]:
-    """Checks the inputs of a recurrence that has factors from 0 to 1, one for each word (..., T).
+    """Checks the inputs of a recurrence. It may have factors from 0 to 1, one a word (..., T).
 
-    Returns the inputs as Words, and the state to begin with: the given one, or zeros. Raises
-    ValueError for sizes that do not fit.
+    Returns the inputs as Words, and the state to begin with: that of the text before, or zeros
+    (..., d_k, d_v). Raises ValueError for inputs or a state that do not fit, and unless there are
+    as many queries as keys.
     """
     columns = {}
     for name, factor in factors.items():
@@ -138,8 +120,17 @@ def checked_words(
         (factor,) = at_least_float32(factor)
         columns[name] = factor.unsqueeze(-1)  # (..., T) -> (..., T, 1)
     query, key, value = at_least_float32(query, key, value)
-    words = Words(query, key, value, **columns)
-    return words, first_state(query, key, value, state)
+    leading = check_attention_inputs(query, key, value, None)
+    t_q, t_k = query.size(-2), key.size(-2)
+    if t_q != t_k:
+        raise ValueError(f"a recurrence reads as many queries as keys: got T_q={t_q}, T_k={t_k}")
+    zeros = key.new_zeros(*leading, key.size(-1), value.size(-1))
+    if state is None:
+        state = zeros
+    elif (state.shape, state.dtype) != (zeros.shape, zeros.dtype):
+        rule = f"the state of these keys and values has shape {tuple(zeros.shape)} of {zeros.dtype}"
+        raise ValueError(f"{rule}: got {tuple(state.shape)} of {state.dtype}")
+    return Words(query, key, value, **columns), state
 
 
 def linear_attention_recurrent(
@@ -154,15 +145,13 @@ def linear_attention_recurrent(
 
     Returns the output (..., T, d_v) and the state (..., d_k, d_v + 1), all that later words need.
     """
-    dtype = query.dtype
-    query, key, value = _with_features(query, key, value, feature_map)
-    state = first_state(query, key, value, state)
-    outputs = [_normalized(output_of_no_words(query, state))]
-    for t in range(key.size(-2)):
-        added = key[..., t, :, None] * value[..., t, None, :]  # -> (..., d_k, d_v + 1)
-        state = state + added
-        outputs.append(_normalized(query[..., t, None, :] @ state))  # -> (..., 1, d_v)
-    return torch.cat(outputs, dim=-2).to(dtype), state  # T of (..., 1, d_v) -> (..., T, d_v)
+    features = _with_features(query, key, value, feature_map)
+    words, state = checked_words(*features, state)
+    outputs = [_normalized(output_of_no_words(words.query, state))]
+    for word in words.chunks(1):
+        state = state + word.key.mT @ word.value  # -> (..., d_k, d_v + 1)
+        outputs.append(_normalized(word.query @ state))  # -> (..., 1, d_v)
+    return torch.cat(outputs, dim=-2).to(query.dtype), state  # T of (..., 1, d_v) -> (..., T, d_v)
 
 
 def _causal_sums(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
