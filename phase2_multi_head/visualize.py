@@ -54,13 +54,12 @@ def total_variation(layers: list[Tensor], mask: Tensor) -> float:
     0: alike, 1: no word in common. The distance of two rows of weights is half the sum of their
     absolute differences. layers: weights (N, H, T, T) of each; mask: bool (N, 1, T, T).
     """
-    weights = torch.stack(layers)  # L times (N, H, T, T) -> (L, N, H, T, T)
-    num_heads = weights.size(2)
+    real = mask.any(dim=-1)[:, 0]  # (N, 1, T, T) -> (N, T)
+    rows = torch.stack(layers).transpose(2, 3)[:, real]  # -> (L, N, T, H, T) -> (L, rows, H, T)
+    distances = torch.cdist(rows, rows, p=1) / 2  # -> (L, rows, H, H)
+    num_heads = rows.size(2)
     first, second = torch.triu_indices(num_heads, num_heads, offset=1)
-    difference = (weights[:, :, first] - weights[:, :, second]).abs()  # -> (L, N, pairs, T, T)
-    moved = difference.sum(dim=-1) / 2  # -> (L, N, pairs, T)
-    rows = mask.any(dim=-1)[:, 0]  # (N, 1, T, T) -> (N, T)
-    return moved.mean(dim=2)[:, rows].mean().item()
+    return distances[..., first, second].mean().item()
 
 
 def describe_heads(layers: list[Tensor], before: list[Tensor], mask: Tensor) -> dict[str, Tensor]:

@@ -120,11 +120,13 @@ def film_page(written: Written, step: int, note: str) -> Figure:
     heads, so_far = weights.shape
     tokens = decode(written.tokens[0].tolist())
     fig = Figure(figsize=(9, 3.4))  # of a film: pyplot would keep every one
+    taken = int(written.tokens[0, so_far])
+    last, new = tokens[so_far - 1], VOCABULARY[taken]
     look = fig.add_axes((0.09, 0.2, 0.56, 0.44))
     style = {"edgecolors": HIDDEN, "linewidth": 0.8}
     look.pcolormesh(weights.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, **style)
     look.set(xlim=(0, len(tokens)), ylim=(heads, 0))
-    look.set_xlabel(f'what "{tokens[so_far - 1]}" looks at, last layer', loc="left")
+    look.set_xlabel(f'what "{last}" looks at, last layer', loc="left")
     look.xaxis.tick_top()
     turned = {"rotation": 45, "ha": "left", "rotation_mode": "anchor", "fontsize": 14}
     look.set_xticks([i + 0.5 for i in range(so_far + 1)], tokens[: so_far + 1], **turned)
@@ -133,16 +135,13 @@ def film_page(written: Written, step: int, note: str) -> Figure:
     look.set_yticks([head + 0.5 for head in range(heads)], names, fontsize=11)
     probabilities = written.logits[0, step].softmax(dim=-1)
     words = probabilities.topk(SHOWN).indices.tolist()
-    taken = int(written.tokens[0, so_far])
-    chance = probabilities[taken]
-    last, new = tokens[so_far - 1], VOCABULARY[taken]
-    drawn = f'After "{last}" the model gives "{new}" {chance:.0%}, and draws it'
+    drawn = f'After "{last}" the model gives "{new}" {probabilities[taken]:.0%}, and draws it'
     fig.text(0.02, 0.91, drawn, fontsize=14)
     fig.text(0.02, 0.03, note, color=QUIET)
     if taken not in words:
         words[-1] = taken  # a rarer word was drawn: it takes the last place
     likely = {VOCABULARY[word]: [probabilities[word].item()] for word in words}
-    colors = dict.fromkeys(likely, GREY) | {VOCABULARY[taken]: BLUE}
+    colors = dict.fromkeys(likely, GREY) | {new: BLUE}
     chances = fig.add_axes((0.83, 0.2, 0.11, 0.6))
     charts.bars(chances, likely, colors, number=" {:.0%}")
     chances.set(xlim=(0, 1), xlabel="the next word")
