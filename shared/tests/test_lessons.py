@@ -38,6 +38,7 @@ NUMBER = re.compile(r"(?<![\w.,√^])(\d+(?:,\d{3})+|\d+)(\.\d+)?(e-?\d+)?( ?%)?
 # instead.
 ELSEWHERE = {
     "phase1_single_head/README.md": "64; 97",  # the recipe and the vocabulary
+    "phase1_single_head/before/README.md": "3,000",  # steps, of one run that is not on record
     "phase2_multi_head/README.md": "2.7; 16; 64",  # e; the recipe
     "phase2_multi_head/heads/README.md": "300; 800",  # steps, of the models that all phases share
     "phase2_multi_head/costs/README.md": "14.6; 2.4; 8,192",  # formulas of cost_model.py
