@@ -176,10 +176,11 @@ def sums_of_rows(name: str, actual: Tensor, expected: Tensor, tolerance: float) 
 
 
 class Report(NamedTuple):
-    """One of DONE, NOT_WRITTEN and WRONG, and the line for the reader."""
+    """One of DONE, NOT_WRITTEN and WRONG, the line for the reader, and the name of the mistake."""
 
     status: str
     text: str
+    mistake: str = ""
 
 
 def check(exercise: Exercise, function: Function | None) -> Report:
@@ -189,56 +190,53 @@ def check(exercise: Exercise, function: Function | None) -> Report:
     """
     if function is None:
         return Report(NOT_WRITTEN, f"{NOT_WRITTEN}: the file has no {exercise.name}")
-    cases, outcomes = exercise.cases(), []
-    for case in cases:
-        outcomes.append(call(exercise, function, case))
-        problem, wrong = problem_of(exercise, outcomes[-1], case)
-        if problem or outcomes[-1].changed:  # mistakes that show later will have their turn
+    cases = []
+    for case in exercise.cases():
+        cases.append(case)
+        outcome = call(exercise, function, case)
+        problem, wrong = problem_of(exercise, outcome, case)
+        if problem or outcome.changed:  # mistakes that show later will have their turn
             break
-    if outcomes[-1].failure == NOT_WRITTEN:
-        return Report(NOT_WRITTEN, outcomes[-1].message)
-    complaints = []
+    if outcome.failure == NOT_WRITTEN:
+        return Report(NOT_WRITTEN, outcome.message)
     if problem:
         where = f" ({case.name})" if case.name else ""
-        known = recognise(exercise, cases[: len(outcomes)], outcomes, wrong)
-        complaints.append(known or problem + where)
-    if outcomes[-1].changed:
-        names = " and ".join(outcomes[-1].changed)
+        known = recognise(exercise, cases, outcome, wrong)
+        mistake, _, _ = known.partition(": ")
+        return Report(WRONG, known or problem + where, mistake)
+    if outcome.changed:
+        names = " and ".join(outcome.changed)
         why = "which its caller may still need: make a new tensor"
-        complaints.append(f"your function changed {names}, {why}")
-    return Report(WRONG, "; also, ".join(complaints)) if complaints else Report(DONE, DONE)
+        return Report(WRONG, f"your function changed {names}, {why}")
+    return Report(DONE, DONE)
 
 
-def recognise(
-    exercise: Exercise, cases: list[Case], outcomes: list[Outcome], wrong: list[int]
-) -> str:
+def recognise(exercise: Exercise, cases: list[Case], given: Outcome, wrong: list[int]) -> str:
     """Returns name and hint of the mistake that gives what the reader's function gave, or "".
 
-    First one that gives all of its results, then one that gives a wrong one of them.
+    First one that gives all of its results, then one that gives a wrong one of them. In the cases
+    before the last one, the reader's function was right.
     """
-    last = outcomes[-1]
+    *before, last = cases
     everything = slice(None)
     one_result = [slice(i, i + 1) for i in wrong]
     with warnings.catch_warnings(action="ignore"):  # about what the reader did not write
-        tried = []
-        for name_and_hint, function in mistakes(exercise):
-            tried.append((name_and_hint, function, call(exercise, function, cases[-1])))
         for parts in (everything, *one_result):
-            for name_and_hint, function, outcome in tried:
-                same = alike(last, outcome, parts, exercise.tolerance)
-                if same and shows_first(exercise, function, cases):
+            for name_and_hint, function in mistakes(exercise):
+                same = alike(given, call(exercise, function, last), parts, exercise.tolerance)
+                if not same or is_right(exercise, function, [last]):
+                    continue  # a mistake that does not show here is another one
+                if is_right(exercise, function, before):
                     return name_and_hint
     return ""
 
 
-def shows_first(exercise: Exercise, function: Function, cases: list[Case]) -> bool:
-    """Returns whether a function is wrong in the last of these cases alone."""
-    is_wrong = []
+def is_right(exercise: Exercise, function: Function, cases: list[Case]) -> bool:
     for case in cases:
         problem, _ = problem_of(exercise, call(exercise, function, case), case)
-        is_wrong.append(bool(problem))
-    *before, last = is_wrong
-    return last and not any(before)
+        if problem:
+            return False
+    return True
 
 
 def alike(one: Outcome, other: Outcome, parts: slice, tolerance: float) -> bool:

@@ -24,8 +24,6 @@ from shared import paths
 from shared.exercise_checker.check import error_in_words
 from shared.exercise_checker.exercise import OURS, Function, draw
 
-READERS = ".my_exercises"  # how the names of the reader's own modules end
-
 
 def short(file: Path) -> str:
     return f"{file.parent.name}/{file.name}"
@@ -68,18 +66,19 @@ def hand_out(stubs: Path, folder: Path) -> Path:
     allowed = r"# With the course beside it: \1"
     tasks = re.sub(r"^(from phase.*?)(  #.*)?$", allowed, tasks_in(text), flags=re.MULTILINE)
     file = folder / f"{stubs.parent.name}.py"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with file.open("x", encoding="utf-8") as handout:
-            handout.write(f'"""{head}\n"""\n\nimport torch\n{tasks}\n')
-    except FileExistsError:
-        raise ValueError(f"{file} is there already, and is left as it is") from None
+    if file.exists():
+        raise ValueError(f"{file} is there already, and is left as it is")
+    folder.mkdir(parents=True, exist_ok=True)
+    file.write_text(f'"""{head}\n"""\n\nimport torch\n{tasks}\n', encoding="utf-8")
     return file
 
 
 def written_in(file: Path) -> dict[str, Function]:
-    """Returns the names that the reader's file defines. Raises ValueError if it cannot be run."""
-    module = types.ModuleType(f"{file.parent.name}{READERS}")
+    """Returns the names that the reader's file defines.
+
+    Raises ValueError if it cannot be run, or uses what was changed in the course.
+    """
+    module = types.ModuleType("my_exercises")
     module.__file__ = str(file)
     sys.modules[module.__name__] = module
     try:
@@ -87,6 +86,7 @@ def written_in(file: Path) -> dict[str, Function]:
         exec(code, vars(module))
     except (Exception, SystemExit) as error:
         raise ValueError(f"{short(file)}: {error_in_words(error, str(file))}") from None
+    refuse_what_was_changed(vars(module))
     return vars(module)
 
 
@@ -97,7 +97,7 @@ def refuse_what_was_changed(functions: Mapping[str, Any]) -> None:
     """Raise ValueError if the reader's file uses the course's attention, and it was changed."""
     attention = functions.get("scaled_dot_product_attention")
     module = getattr(attention, "__module__", "")
-    if not module.startswith(OURS) or module.endswith(READERS):
+    if not module.startswith(OURS):  # the reader's own, or none
         return
     query, key, value = draw((2, 5, 7), (2, 11, 7), (2, 11, 13))
     mask = torch.ones(5, 11, dtype=torch.bool).tril(3)

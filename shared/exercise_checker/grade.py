@@ -12,7 +12,6 @@ import pkgutil
 import re
 import subprocess
 import sys
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,11 +19,10 @@ from pathlib import Path
 import torch
 
 from shared.exercise_checker.check import DONE, MARK_OF, WRONG, Report, check
-from shared.exercise_checker.exercise import Exercise, mistakes
-from shared.exercise_checker.files import refuse_what_was_changed, written_in
+from shared.exercise_checker.exercise import Exercise
+from shared.exercise_checker.files import written_in
 
 PATIENCE = 30.0  # seconds for a file, which takes a few, even in plain loops
-MOST_LETTERS = 120  # letters of what is said of one exercise
 LOOPS = Report(WRONG, f"no answer within {PATIENCE:.0f} s: does it loop for ever?")
 ENDED = Report(WRONG, "no answer: it ended Python, as os._exit does")
 
@@ -76,14 +74,6 @@ def graded(file: Path, exercises: Sequence[Exercise]) -> tuple[str, list[Report]
     return "", reports
 
 
-def short_verdict(exercise: Exercise, report: Report) -> str:
-    """Returns the name of a mistake alone, or what else is said, in one line."""
-    for name_and_hint, _ in mistakes(exercise):
-        if report.text == name_and_hint:
-            return name_and_hint.partition(": ")[0]
-    return textwrap.shorten(report.text, MOST_LETTERS, placeholder=" ...")
-
-
 def grade(path: Path, chosen: Mapping[str, Exercise]) -> None:
     """Print a line for each file and exercise, then how many did each, and what went wrong most.
 
@@ -97,7 +87,7 @@ def grade(path: Path, chosen: Mapping[str, Exercise]) -> None:
         if complaint:
             print(f"{name:{width}}  {MARK_OF[WRONG]} {complaint}", flush=True)
         for (number, exercise), report in zip(chosen.items(), reports, strict=not complaint):
-            verdict = short_verdict(exercise, report)
+            verdict = report.mistake or report.text
             task = f"{MARK_OF[report.status]} {f'{number} {exercise.name}':26}"
             line = f"{name:{width}}  {task} {verdict}"
             print(line, flush=True)
@@ -106,9 +96,10 @@ def grade(path: Path, chosen: Mapping[str, Exercise]) -> None:
         modules = taken_from_the_course(file)
         if modules:
             print(f"{name:{width}}  ! imports {', '.join(modules)}", flush=True)
-    print(f"\nexercise{'':20} done of {len(files)}  most often wrong")
+    title = f"done of {len(files)}"
+    print(f"\n{'exercise':28} {title}  most often wrong")
     for number, exercise in chosen.items():
-        line = f"{f'{number} {exercise.name}':28} {done[number]:<{8 + len(str(len(files)))}}"
+        line = f"{f'{number} {exercise.name}':28} {done[number]:<{len(title)}}"
         for verdict, times in (+wrong[number]).most_common(1):
             line += f" {verdict} ({times})"
         print(line.rstrip())
@@ -128,7 +119,6 @@ def reports(file: Path, names: Sequence[str]) -> Iterator[Report]:
     """Yields a report of the file, then one of each exercise."""
     try:
         functions = written_in(file)
-        refuse_what_was_changed(functions)
     except ValueError as error:
         yield Report(WRONG, str(error))
         return

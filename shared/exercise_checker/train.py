@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from shared.exercise_checker.check import DONE, NOT_WRITTEN, check
+from shared.exercise_checker.check import DONE, NOT_WRITTEN, check, error_in_words
 from shared.exercise_checker.exercise import Exercise, Function
 from shared.grammar import best_reader, roles
 from shared.toy_language import VOCABULARY
@@ -208,8 +208,7 @@ def train_answer(
     except OSError:
         raise  # of a disk or a screen
     except Exception as error:
-        kind = type(error).__name__
-        why = textwrap.shorten(f"{kind}: {error}. The checker: {verdict.text}", 400)
+        why = f"{error_in_words(error, '')}. The checker: {verdict.text}"
         raise ValueError(f"{name} cannot be trained: {why}") from None
     print(f"\n{textwrap.fill(f'The checker: {verdict.text}', PRINTED_WIDTH)}")
     return verdict.status == DONE
