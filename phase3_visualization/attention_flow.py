@@ -41,18 +41,15 @@ FIGURE_WIDTH = 8.6  # inches
 def one_of_each(names: list[list[str]], words: Sequence[str]) -> list[tuple[int, int]]:
     """(layer, head) of at most MOST_SHOWN heads, each with another role; names: [layer][head].
 
-    Roles that relate words of this sentence come first. If no head has a role, it is the first
-    heads.
+    Roles that relate words of this sentence come first.
     """
-    heads, with_role = [], {}
+    with_role = {}
     for layer, row in enumerate(names):
         for head, name in enumerate(row):
-            heads.append((layer, head))
             if name != NO_NAME:
                 with_role[name] = (layer, head)
     roles = sorted(with_role, key=lambda name: not related_pairs(name, words))
-    chosen = [with_role[name] for name in roles[:MOST_SHOWN]]
-    return sorted(chosen) or heads[:MOST_SHOWN]
+    return sorted(with_role[name] for name in roles[:MOST_SHOWN])
 
 
 def draw_arrows(
@@ -62,7 +59,7 @@ def draw_arrows(
     weights = weights_on_sentence(trained.model, words)  # (L, H, T, T)
     names = head_names(trained, MultiHeadAttention)
     if len(heads) > MOST_SHOWN:
-        heads = one_of_each(names, words)
+        heads = one_of_each(names, words) or heads[:MOST_SHOWN]
     height = (0.7 + 0.05 * len(words)) * FIGURE_WIDTH / len(words) + 0.1
     size = (FIGURE_WIDTH, height * len(heads) + 1)
     fig, axes = plt.subplots(len(heads), figsize=size, squeeze=False, layout="constrained")
@@ -110,8 +107,7 @@ def draw_rollout(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     for ax, (name, steps) in zip(axes, panels.items(), strict=True):
         shares = shares_on_paths(steps, hidden)
         arrived = shares[0].sum(dim=0)  # (T, T) -> (T,)
-        others = most_attended(arrived, hidden)
-        source = others[0] if others else hidden
+        source, *_ = [*most_attended(arrived, hidden), hidden]  # a lone word has no others
         sources.append(source)
         charts.shares_down(ax, shares, as_shown(seen), BLUE, marked=source)
         ax.set_title(name, loc="left", fontsize=13)

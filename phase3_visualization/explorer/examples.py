@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from phase1_single_head.models import choose_word
 from phase1_single_head.parts.facts import NOUNS
 from phase2_multi_head.heads.head_importance import (
     Sampled,
@@ -52,11 +53,6 @@ def short_sentences(longest: int = LONGEST) -> list[Sentence]:
     return [sentence for sentence in corpus()[1] if len(sentence.words) <= longest]
 
 
-def verb_position(words: Sequence[str]) -> int:
-    """Returns where the verb of a sentence stands. There is one."""
-    return next(position for position, word in enumerate(words) if word in VERBS)
-
-
 @torch.no_grad()
 def hidden_losses(
     trained: Trained, sentences: list[Sentence], hidden: list[int]
@@ -88,9 +84,10 @@ def seen_through(
     """
     sentences, hidden, relatives = [], [], []
     for sentence in short_sentences():
-        (pair,) = sentence.relations[relation]
-        if abs(pair[0] - pair[1]) >= APART:
-            query, key = pair if direction == "forward" else reversed(pair)
+        ((query, key),) = sentence.relations[relation]
+        if direction == "backward":
+            query, key = key, query
+        if abs(query - key) >= APART:
             sentences.append(sentence)
             hidden.append(query)
             relatives.append(key)
@@ -129,7 +126,7 @@ def landings(trained: Trained, heads: list[list[dict]]) -> list[dict]:
             break
     costliest = {}
     for view in sorted(views, key=lambda view: view["cost"]):
-        verb = view["words"][verb_position(view["words"])]
+        verb = view["words"][choose_word(view["words"])]
         costliest[verb] = view
     return sorted(costliest.values(), key=lambda view: -view["cost"])
 
@@ -148,7 +145,7 @@ def words_before(trained: Trained, view: dict) -> int:
 
 def tells_of_people(words: Sequence[str]) -> bool:
     """Returns whether the sentence says what a person does: a reader can reason out who works."""
-    subject_kind, *_ = VERBS[words[verb_position(words)]]
+    subject_kind, *_ = VERBS[words[choose_word(words)]]
     return subject_kind == "person"
 
 
@@ -181,7 +178,7 @@ def hidden_verb(trained: Trained) -> dict:
     """Returns a sentence whose verb loses most without the head that hidden verbs need most."""
     sentences, verbs = [], []
     for sentence in short_sentences():
-        verb = verb_position(sentence.words)
+        verb = choose_word(sentence.words)
         if has_rival(sentence.words[verb]):
             sentences.append(sentence)
             verbs.append(verb)

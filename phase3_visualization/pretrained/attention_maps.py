@@ -223,12 +223,11 @@ def draw_heads(
     fig, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
     for ax in axes.flat[len(heads) :]:
         ax.axis("off")
-    for panel, (layer, head) in enumerate(heads):
-        ax = axes.flat[panel]
+    for (layer, head), ax in zip(heads, axes.flat, strict=False):
         draw_map(ax, layers[layer, head], seen[layer])
         label_tokens(ax, tokens, side)
         if len(heads) > LARGE:  # the maps of a row and of a column share their tokens
-            ax.tick_params(labelleft=panel % columns == 0, labeltop=panel < columns)
+            ax.label_outer()
         name = named.names[layer][head]
         color = GREY if name == NO_PLACE else PURPLE
         title = f"{layer}.{head} {name}\nentropy {named.entropy[layer, head]:.2f}"

@@ -2,10 +2,11 @@
 
 In "The animal didn't cross the street because it was too tired" one head draws a thick line from
 "it" to "animal". It may have understood, or it likes first nouns. With "wide" for "tired", "it"
-means the street: a head that resolves "it" must now prefer the other noun. That is asked in 40 such
-pairs (Winograd schemas, Levesque et al. 2012). The head is chosen on one half of the pairs and
-scored on the other, then the other way round. The seed draws the halves, and that is all: ten seeds
-are one model and the same pairs, no replication. Needs pip install -e ".[pretrained]".
+means the street: a head that resolves "it" must now prefer the other noun. That is asked of
+all-MiniLM-L6-v2 in 40 such pairs (Winograd schemas, Levesque et al. 2012). The head is chosen on
+one half of the pairs and scored on the other, then the other way round. The seed draws the halves,
+and that is all: ten seeds are one model and the same pairs, no replication. Needs pip
+install -e ".[pretrained]".
 
     python phase3_visualization/pretrained/coreference.py --model FacebookAI/roberta-base
 """

@@ -9,7 +9,6 @@ shuffled. The default is SmolLM2-135M, which the extra "decoder" brings.
 """
 
 import copy
-from functools import partial
 
 import matplotlib.pyplot as plt
 import torch
@@ -186,7 +185,7 @@ def draw_cell(ax: Axes, x: float, y: float, role: str) -> None:
     """Draws a cell around x, y: a head of this role."""
     color = {"first": BLUE, NO_ROLE: HIDDEN}.get(role, GREY)
     ax.add_patch(plt.Rectangle((x - 0.45, y - 0.45), 0.9, 0.9, color=color, linewidth=0))
-    if role not in ("first", NO_ROLE):
+    if color == GREY:
         style = {"ha": "center", "va": "center_baseline", "color": INK, "weight": "bold"}
         ax.text(x, y, role[0].upper(), fontsize=9, **style)
 
@@ -232,7 +231,7 @@ main = Experiment(
     answer="Of the {n[all heads]:.0f} heads of {shown[model]}, {n[induction, heads]:.0f} look up "
     "what came next last time, {n[previous, heads]:.0f} look at the token before, and "
     "{n[first, heads]:.0f} rest on the first token",
-    add_options=partial(add_model, default=SMOLLM2),
+    add_options=add_model,
     claims_apply=is_default,
 )
 

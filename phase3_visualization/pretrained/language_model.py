@@ -275,9 +275,9 @@ def sentences_of(pairs: list[WinogradPair]) -> list[str]:
 # ---- what scripts on a model have in common
 
 
-def add_model(parser: argparse.ArgumentParser, default: str = DEFAULT) -> None:
-    """Adds the option --model; default: what a script looks at without it, in words."""
-    help_text = f"a model on this machine, or {SMOLLM2} (default: {default})"
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Adds the option --model. Each script says which model it looks at without it."""
+    help_text = f"a model on this machine, or {SMOLLM2}, instead of the script's own"
     parser.add_argument("--model", metavar="NAME_OR_FOLDER", help=help_text)
 
 
