@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from shared.attention_checks import at_least_float32, check_attention_inputs, check_sizes
 
@@ -185,8 +184,10 @@ class FlashAttention(torch.autograd.Function):
         return output
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, d_output: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph=True, of which once_differentiable says nothing
+            way_out = "take scaled_dot_product_attention for that"
+            raise RuntimeError(f"tiles cannot be differentiated twice: {way_out}")
         return *gradients(ctx.saved_tensors, d_output.contiguous(), *ctx.tiling), None, None
 
 
