@@ -11,7 +11,6 @@ at least twice as much as from a head that does not choose. No map is an average
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -141,37 +140,30 @@ def names_of_layer(layer: Tensor, tokens: Sequence[str], seen: Tensor) -> list[s
     return names
 
 
-@dataclass
-class NamedHeads:
-    """Where the heads of a model look in one text, and how evenly.
+def name_heads(layers: Tensor, tokens: Sequence[str]) -> tuple[list[list[str]], Tensor]:
+    """Where the heads of a model look in one text, and how evenly; layers (L, H, T, T).
 
-    names: [layer][head], the place that gets most weight; entropy: normalised, (L, H).
+    Returns the names, [layer][head], after the place that gets most weight, and the normalised
+    entropy, (L, H).
     """
-
-    names: list[list[str]]
-    entropy: Tensor
-
-    @property
-    def finding(self) -> str:
-        """How many heads have a name, or that all of them look untrained."""
-        least = self.entropy.min().item()
-        if least > UNTRAINED:
-            return (
-                f"No head chooses: these maps look untrained (normalised entropy {least:.2f} or "
-                "more everywhere)"
-            )
-        number = self.entropy.numel()
-        without_name = sum(layer.count(NO_PLACE) for layer in self.names)
-        return f"{number - without_name} of {number} heads look mostly at one place"
-
-
-def name_heads(layers: Tensor, tokens: Sequence[str]) -> NamedHeads:
-    """Names every head after what its weights on one text say; layers (L, H, T, T)."""
     names, entropy = [], []
     for layer, seen in zip(layers, seen_keys(layers), strict=True):
         names.append(names_of_layer(layer, tokens, seen))
         entropy.append(head_statistics(layer[None], seen[None, None])["normalised entropy"])
-    return NamedHeads(names, torch.stack(entropy))
+    return names, torch.stack(entropy)
+
+
+def finding_of(names: list[list[str]], entropy: Tensor) -> str:
+    """How many heads have a name, or that all of them look untrained."""
+    least = entropy.min().item()
+    if least > UNTRAINED:
+        return (
+            f"No head chooses: these maps look untrained (normalised entropy {least:.2f} or "
+            "more everywhere)"
+        )
+    number = entropy.numel()
+    without_name = sum(layer.count(NO_PLACE) for layer in names)
+    return f"{number - without_name} of {number} heads look mostly at one place"
 
 
 # ---- pictures
@@ -211,9 +203,9 @@ def draw_heads(
     that cannot be drawn.
     """
     layers = as_layers(weights, tokens)
-    named = name_heads(layers, tokens)
+    names, entropy = name_heads(layers, tokens)
     if heads is None:
-        heads = list(np.ndindex(*named.entropy.shape))
+        heads = list(np.ndindex(*entropy.shape))
     seen = seen_keys(layers)
     columns = min(len(heads), layers.size(1))
     rows = math.ceil(len(heads) / columns)
@@ -228,14 +220,14 @@ def draw_heads(
         label_tokens(ax, tokens, side)
         if len(heads) > LARGE:  # the maps of a row and of a column share their tokens
             ax.label_outer()
-        name = named.names[layer][head]
+        name = names[layer][head]
         color = GREY if name == NO_PLACE else PURPLE
-        title = f"{layer}.{head} {name}\nentropy {named.entropy[layer, head]:.2f}"
+        title = f"{layer}.{head} {name}\nentropy {entropy[layer, head]:.2f}"
         ax.set_title(title, fontsize=9, color=readable(color))
     weight_colorbar(fig, axes, shrink=min(1, 4 / size[1]), aspect=20)
-    mean = named.entropy.mean()
-    note = f"normalised entropy of all heads {mean:.2f} on average\nqueries down, keys across"
-    if not seen.all():
-        note += ", hatched where no head of the layer looks"
-    headline(fig, named.finding, note)
+    note = (
+        f"normalised entropy of all heads {entropy.mean():.2f} on average\n"
+        "queries down, keys across, hatched where no head of the layer looks"
+    )
+    headline(fig, finding_of(names, entropy), note)
     return fig

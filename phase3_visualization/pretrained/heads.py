@@ -70,8 +70,8 @@ def measure(run: Run) -> Numbers:
     numbers = hub_numbers(language_model, read_texts(language_model, drawn))
     reading = read_texts(language_model, [published.TEXT])
     tokens = reading.tokens[0]
-    named = name_heads(as_layers(reading.weights[0], tokens), tokens)
-    names = list(chain(*named.names))
+    by_layer, _ = name_heads(as_layers(reading.weights[0], tokens), tokens)
+    names = list(chain(*by_layer))
     with_name = len(names) - names.count(NO_PLACE)
     numbers["heads with over half of their weight on one place"] = with_name
     numbers["heads"] = len(names)

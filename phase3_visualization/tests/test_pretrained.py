@@ -390,17 +390,19 @@ NAMED_HEADS = {  # name -> the key of each of the eight queries
 def name_of(head, tokens):
     """Of a head (1, T, T), where all keys that are not 0 are seen."""
     layers = attention_maps.as_layers(head, tokens)
-    return attention_maps.name_heads(layers, tokens).names[0][0]
+    names, _ = attention_maps.name_heads(layers, tokens)
+    return names[0][0]
 
 
 @pytest.mark.parametrize("name", NAMED_HEADS)
 def test_a_head_is_named_after_the_place_that_gets_its_weight(name):
     head, even = one_place(NAMED_HEADS[name]), torch.full((1, 8, 8), 1 / 8)
     layers = attention_maps.as_layers(torch.cat([head, even]), COPIED)
-    named = attention_maps.name_heads(layers, COPIED)
-    assert named.names == [[name, "no name"]]
-    near(named.entropy[0], [0.0, 1.0])
-    assert named.finding.startswith("0 of" if name == "no name" else "1 of 2 heads")
+    names, entropy = attention_maps.name_heads(layers, COPIED)
+    assert names == [[name, "no name"]]
+    near(entropy[0], [0.0, 1.0])
+    finding = attention_maps.finding_of(names, entropy)
+    assert finding.startswith("0 of" if name == "no name" else "1 of 2 heads")
     assert name_of(0.4 * head + 0.6 * even, COPIED) == "no name"
 
 
