@@ -56,7 +56,7 @@ def draw_heatmap(trained: Trained, flow: Flow) -> tuple[Figure, str]:
     weights = weights_on_sentence(trained.model, hide(words, i))[0, 0]  # (L, H, T, T) -> (T, T)
     height = min(max(4.8, 0.4 * len(words) + 2), 7.3)
     fig, ax = plt.subplots(figsize=(7.6, height), layout="constrained")
-    plot_attention(weights, flow.seen, ax=ax, annotate=False)
+    plot_attention(ax, weights, flow.seen, annotate=False)
     ax.set_aspect("auto")  # few words are wide cells, many are small ones
     weight_colorbar(fig, ax, shrink=0.8)
 

@@ -39,7 +39,7 @@ from shared.visualization_utils import (
     INK,
     QUIET,
     frame_cell,
-    plot_heads,
+    plot_attention,
     readable,
     role_color,
     weight_colorbar,
@@ -170,14 +170,16 @@ def grid(results: Results) -> Figure:
     size = (side * num_heads + 1.6, side * rows + 1.2)
     fig, axes = plt.subplots(rows, num_heads, figsize=size, squeeze=False, layout="constrained")
     for layer, row in enumerate(names):
-        titles = [f"{role_in_words(name)} ({layer}.{head})" for head, name in enumerate(row)]
-        colors = [role_color(name) for name in row]
-        plot_heads(weights[layer], words, axes=axes[layer], titles=titles, colors=colors)
-        axes[layer, 0].set_ylabel(f"layer {layer},\ntrained", fontsize=12)
-        for ax, name in zip(axes[layer], row, strict=True):
+        for head, name in enumerate(row):
+            ax = axes[layer, head]
+            plot_attention(ax, weights[layer, head], words, annotate=False, labels=False)
+            title = f"{role_in_words(name)} ({layer}.{head})"
+            ax.set_title(title, fontsize=9, color=readable(role_color(name)), pad=6)
             for query, key in related_pairs(name, words):
                 frame_cell(ax, query, key, role_color(name))
-    plot_heads(before[-1], words, axes=axes[-1], titles=[""] * num_heads)
+        axes[layer, 0].set_ylabel(f"layer {layer},\ntrained", fontsize=12)
+    for head, ax in enumerate(axes[-1]):
+        plot_attention(ax, before[-1, head], words, annotate=False, labels=False)
     axes[-1, 0].set_ylabel(f"layer {num_layers - 1},\nuntrained", fontsize=12)
     for ax in axes.flat:
         ax.label_outer()  # the words once, at the edges

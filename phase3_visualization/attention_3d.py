@@ -69,7 +69,7 @@ def draw_twice(weights: Tensor, words: list[str], note: str) -> Figure:
     landscape = fig.add_axes((0.03, 0.11, 0.5, 0.75), projection="3d")
     plot_landscape(landscape, weights, words)
     landscape.set_box_aspect(None, zoom=0.92)
-    plot_attention(weights, words, ax=fig.add_axes((0.62, 0.12, 0.36, 0.58)))
+    plot_attention(fig.add_axes((0.62, 0.12, 0.36, 0.58)), weights, words)
     style = {"ha": "center", "color": QUIET, "fontsize": 10.5}
     fig.text(0.27, 0.875, "as a landscape: blocks hide what is behind them", **style)
     fig.text(0.77, 0.875, "as a map: nothing is hidden", **style)
@@ -98,7 +98,7 @@ def turn(weights: Tensor, words: list[str], note: str, frames: int) -> list[np.n
             landscape.view_init(ELEVATION, AZIMUTH + 360 * frame / frames)
             images.append(picture_of(fig))
     plt.close(fig)
-    return in_few_colors(images, SIDES)
+    return in_few_colors(images)
 
 
 @cli.script

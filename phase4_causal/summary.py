@@ -173,7 +173,7 @@ def main(argv: list[str] | None = None) -> str:
     foot = f"drawn by phase4_causal/summary.py · models {one.label}, seed {options.seed} · MIT"
     put(fig, LEFT, 579, f"{foot} licence", SMALL, color=QUIET)
     caption = " ".join([f"{TITLE}.", *statements])
-    save_plot(options, "summary_all_phases", fig, caption, density=1)  # large as it is
+    save_plot(options, "summary_all_phases", fig, caption)
     return statements[1]
 
 

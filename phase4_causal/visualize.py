@@ -21,9 +21,9 @@ from shared.grammar.scores import related_pairs
 from shared.toy_model import weights_on_sentence
 from shared.training.recipes import Trained
 from shared.visualization_utils import (
-    QUIET,
     frame_cell,
     headline,
+    name_axes,
     plot_attention,
     plot_mask,
     role_color,
@@ -53,9 +53,7 @@ def draw_masks(words: list[str]) -> tuple[Figure, str]:
     ax = plot_mask(own.subplots(), causal_mask(len(words)), token_labels(words))
     ax.tick_params(labelsize=10 if len(words) <= 10 else 8)
     plt.setp(ax.get_xticklabels(), rotation=45, ha="left", rotation_mode="anchor")
-    ax.xaxis.set_label_position("top")
-    ax.set_xlabel("key (attended to)", color=QUIET)
-    ax.set_ylabel("query (attending)", color=QUIET)
+    name_axes(ax)
     draw_combined(combined)
     title = "A word may see itself and what comes before, and two masks combine with “and”"
     note = "blue: may attend · hatched: hidden · right: 8 places, queries ↓, keys → · no model"
@@ -94,8 +92,8 @@ def draw_comparison(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     side = 4.0 if len(words) <= 10 else 4.5
     fig, (left, right) = plt.subplots(1, 2, figsize=(2 * side, side + 1.0), layout="constrained")
     fig.get_layout_engine().set(h_pad=0.15)
-    plot_attention(full[head], words, ax=left, title="no mask")
-    plot_attention(masked[head], words, mask=mask, ax=right, title="with the mask")
+    plot_attention(left, full[head], words).set_title("no mask", pad=10)
+    plot_attention(right, masked[head], words, mask=mask).set_title("with the mask", pad=10)
     right.set_ylabel("")
     if links:
         for ax in (left, right):

@@ -12,7 +12,6 @@ from statistics import fmean
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgba
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from torch import Tensor
 
@@ -64,8 +63,8 @@ def bars(
     Of several seeds each has a dot. guess: a dotted line where somebody would be who has learned
     nothing.
     """
-    edge = {"markeredgecolor": "white", "markeredgewidth": 0.5}  # seen on dark bars, too
-    dots = {"color": INK, "markersize": 4.5, "alpha": 0.75, **edge}
+    dots = {"color": INK, "markersize": 4.5, "alpha": 0.75}
+    dots |= {"markeredgecolor": "white", "markeredgewidth": 0.5}  # seen on dark bars, too
     highest = max(max(seeds) for seeds in values.values())
     lowest = 0.0
     for row, (name, seeds) in enumerate(values.items()):
@@ -100,16 +99,11 @@ def cells(
         if math.isnan(number):
             ax.add_patch(Rectangle((x, y), 1, 1, facecolor="white", edgecolor=HIDDEN))
             continue
-        face = to_rgba(colors[row][column], 0.3)
+        face = (colors[row][column], 0.3)
         ax.add_patch(Rectangle((x, y), 1, 1, facecolor=face, edgecolor="white"))
         text = f"{number:.0f}".replace("-", "−")
         ax.text(x + 0.5, y + 0.5, text, ha="center", va="center", fontsize=11)
     return ax
-
-
-def large(weights: Tensor, threshold: float) -> Tensor:
-    """Which weights (..., T, T) deserve an arrow: those above `threshold` even shares of 1/T."""
-    return weights > threshold / weights.size(-1)
 
 
 def arcs(
@@ -123,11 +117,11 @@ def arcs(
 ) -> Axes:
     """Draw words in a row, and over them an arc from query to key for each large weight (T, T).
 
-    The thicker an arc, the more weight. What a word gives to itself is left out. threshold: see
-    `large`. pairs: the only (query, key) to be drawn.
+    The thicker an arc, the more weight. What a word gives to itself is left out. threshold: how
+    many even shares of 1/T a large weight is more than. pairs: the only (query, key) to be drawn.
     """
     highest = 0.5
-    for i, j in large(weights, threshold).nonzero().tolist():
+    for i, j in (weights > threshold / len(words)).nonzero().tolist():
         if i == j or (pairs is not None and (i, j) not in pairs):
             continue
         weight = weights[i, j].item()

@@ -8,30 +8,25 @@ exit code is 2. Ctrl-C ends in one line, too, with the exit code 130. No file is
 """
 
 import argparse
-import functools
 import importlib
 import io
 import itertools
 import os
-import random
 import signal
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
-from typing import NoReturn, ParamSpec, TypeVar
+from typing import NoReturn, TypeVar
 
 import matplotlib
-import numpy as np
 import torch
 
 from shared import paths
 from shared.toy_language import TOY_SENTENCE, read_sentences, tokenize
 from shared.toy_model import MakeAttention
 
-P = ParamSpec("P")
-T = TypeVar("T")
+Main = TypeVar("Main", bound=Callable)
 
 # The least and the most of an option. More would take days, or all the memory.
 LIMITS = {
@@ -61,23 +56,51 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     add = result.add_argument
     default = f'(default: of --sentences, "{TOY_SENTENCE}")'
     add("--sentence", metavar="TEXT", help=f"the sentence to look at {default}")
-    file = str(paths.TOY_SEQUENCES)
-    add("--sentences", metavar="FILE", default=file, help="file of sentences, one a line")
+    add(
+        "--sentences",
+        metavar="FILE",
+        default=str(paths.TOY_SEQUENCES),
+        help="file of sentences, one a line",
+    )
     add("--seed", type=int, default=0, help="decides initial weights and batches (default: 0)")
-    how_many = "measure with N seeds, counted up from --seed (default: 1)"
-    add("--seeds", type=int, default=1, metavar="N", help=how_many)
-    devices = ("cpu", "cuda", "mps", "auto")
-    add("--device", choices=devices, default="cpu", help="where to compute (default: cpu)")
+    add(
+        "--seeds",
+        type=int,
+        default=1,
+        metavar="N",
+        help="measure with N seeds, counted up from --seed (default: 1)",
+    )
+    add(
+        "--device",
+        choices=("cpu", "cuda", "mps", "auto"),
+        default="cpu",
+        help="where to compute (default: cpu)",
+    )
     add("--retrain", action="store_true", help="train again even if there is a checkpoint")
-    test_drive = "without a checkpoint, train a few steps only: a test drive"
-    add("--quick", action="store_true", help=test_drive)
-    everything = "print all numbers and rules, not a table and verdicts alone"
-    add("--numbers", action="store_true", help=everything)
-    where = "write pictures and data under DIR"
-    add("--output-dir", type=Path, default=paths.ROOT, metavar="DIR", help=where)
+    add(
+        "--quick",
+        action="store_true",
+        help="without a checkpoint, train a few steps only: a test drive",
+    )
+    add(
+        "--numbers",
+        action="store_true",
+        help="print all numbers and rules, not a table and verdicts alone",
+    )
+    add(
+        "--output-dir",
+        type=Path,
+        default=paths.ROOT,
+        metavar="DIR",
+        help="write pictures and data under DIR",
+    )
     add("--no-pictures", dest="pictures", action="store_false", help="measure only")
-    kinds = ("png", "svg", "pdf")
-    add("--format", choices=kinds, default="png", help="of the pictures (default: png)")
+    add(
+        "--format",
+        choices=("png", "svg", "pdf"),
+        default="png",
+        help="of the pictures (default: png)",
+    )
     add("--d-model", type=int, metavar="D", help="width of the toy transformer (default: 64)")
     lone = "the phase-1 model always has one"
     add("--heads", type=int, metavar="H", help=f"heads in each layer (default: 4; {lone})")
@@ -102,8 +125,7 @@ def parse(result: argparse.ArgumentParser, argv: list[str] | None = None) -> arg
         result.error(str(error))
     except OSError as error:
         result.error(f"cannot use {error.filename}: {error.strerror}")
-    for set_seed in (random.seed, np.random.seed, torch.manual_seed):
-        set_seed(options.seed)
+    torch.manual_seed(options.seed)
     torch.set_num_threads(1)  # for models this small a second thread only costs
     return options
 
@@ -149,14 +171,11 @@ def _check_sizes(options: argparse.Namespace) -> None:
 
 
 def _device(name: str) -> str:
-    available = ["cpu"]
-    if torch.backends.mps.is_available():
-        available.append("mps")
-    if torch.cuda.is_available():
-        available.append("cuda")
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    best = accelerator.type if accelerator else "cpu"
     if name == "auto":
-        return available[-1]
-    if name not in available:
+        return best
+    if name not in ("cpu", best):
         way_out = "use --device cpu or --device auto"
         raise ValueError(f"--device {name} is not available here: {way_out}")
     return name
@@ -171,30 +190,20 @@ def chosen_heads(
     script: argparse.ArgumentParser, options: argparse.Namespace, num_layers: int, num_heads: int
 ) -> list[tuple[int, int]]:
     """Returns (layer, head) of all heads, or of those that --layer and --head pick."""
-
-    def chosen(name: str, picked: int | None, count: int) -> list[int]:
-        if picked is None:
-            return list(range(count))
-        if not 0 <= picked < count:
-            script.error(f"--{name} must lie between 0 and {count - 1}: got {picked}")
-        return [picked]
-
-    layers = chosen("layer", options.layer, num_layers)
-    heads = chosen("head", options.head, num_heads)
-    return list(itertools.product(layers, heads))
+    chosen = []
+    for layer, head in itertools.product(range(num_layers), range(num_heads)):
+        if options.layer in (None, layer) and options.head in (None, head):
+            chosen.append((layer, head))
+    if not chosen:
+        script.error(f"the layers are 0 to {num_layers - 1}, the heads 0 to {num_heads - 1}")
+    return chosen
 
 
-def script(main: Callable[P, T]) -> Callable[P, T]:
+def script(main: Main) -> Main:
     """Decorates a script's main(): its figures have the course's look. A notebook keeps its own."""
-
-    @functools.wraps(main)
-    def in_our_look(*args: P.args, **options: P.kwargs) -> T:
-        # Whoever draws has imported it. Importing it here would cost everybody else a second.
-        look = sys.modules.get("shared.visualization_utils")
-        with look.theme() if look else nullcontext():
-            return main(*args, **options)
-
-    return in_our_look
+    # Whoever draws has imported it. Importing it here would cost everybody else a second.
+    look = sys.modules.get("shared.visualization_utils")
+    return look.theme()(main) if look else main
 
 
 def answer_of(main: Callable[[], str | None]) -> str | None:

@@ -110,22 +110,12 @@ def even_weights(mask: Tensor) -> Tensor:
     return mask / mask.sum(dim=-1, keepdim=True).clamp(min=1)
 
 
-def normalized_distance(weights: Tensor, mask: Tensor) -> Tensor:
-    """Mean distance of each query over that of even weights on the keys it may see -> (N, H, T).
-
-    1: as far as a head that does not choose. Without this division a causal head looks more local
-    than it is, since its early queries have no key far away. NaN for a query that sees fewer than
-    two keys, which has no choice.
-    """
-    even = attention_distance(even_weights(mask))  # (N, 1, T, T) -> (N, 1, T)
-    no_choice = mask.sum(dim=-1) < 2
-    return (attention_distance(weights) / even).masked_fill(no_choice, torch.nan)
-
-
 def head_statistics(weights: Tensor, mask: Tensor) -> dict[str, Tensor]:
     """How widely a head spreads its weight: name -> one number for each head, (H,) in float64.
 
-    The normalised numbers are 1 for even weights. NaN: no row has a choice, in sentences of one
+    The normalised numbers are 1 for even weights. The distance is divided by that of even weights
+    on the keys which the query may see: without this a causal head looks more local than it is,
+    since its early queries have no key far away. NaN: no row has a choice, in sentences of one
     word.
     """
     _check(weights, mask)
@@ -133,12 +123,13 @@ def head_statistics(weights: Tensor, mask: Tensor) -> dict[str, Tensor]:
     choice = mask.sum(dim=-1) >= 2
     # NaN stands in rows without a choice, which are not counted: it only must not get into the sum.
     entropy = normalized_entropy(weights, mask).nan_to_num()  # (N, H, T, T) -> (N, H, T)
-    distance = normalized_distance(weights, mask).nan_to_num()
+    distance = attention_distance(weights)
+    even = attention_distance(even_weights(mask))  # (N, 1, T, T) -> (N, 1, T)
     return {
         "entropy": _mean(attention_entropy(weights), rows),
         "normalised entropy": _mean(entropy, choice),
-        "distance": _mean(attention_distance(weights), rows),
-        "normalised distance": _mean(distance, choice),
+        "distance": _mean(distance, rows),
+        "normalised distance": _mean((distance / even).nan_to_num(), choice),
     }
 
 

@@ -30,8 +30,7 @@ from shared import paths
 TOY_SENTENCE = "the cat sat on the mat"
 MAX_LENGTH = 32  # words in one sentence; the grammar itself never needs more than 18
 
-PAD, MASK, START, END = "<pad>", "<mask>", "<start>", "<end>"
-SPECIAL = (PAD, MASK, START, END)
+PAD, MASK, START, END = SPECIAL = ("<pad>", "<mask>", "<start>", "<end>")
 
 SINGULAR_DETERMINERS = ("a", "this", "that", "every")
 PLURAL_DETERMINERS = ("these", "those", "some", "many")
@@ -99,7 +98,7 @@ class Sentence:
     """The words of a sentence, and its gold relations: name -> pairs of word indices (from, to)."""
 
     words: tuple[str, ...]
-    relations: dict[str, tuple[tuple[int, int], ...]]
+    relations: dict[str, list[tuple[int, int]]]
 
     def __str__(self) -> str:
         return " ".join(self.words)
@@ -112,8 +111,8 @@ def sample_sentence(rng: random.Random) -> Sentence:
                    [adverb] verb [adverb] preposition noun-phrase
     noun-phrase -> determiner [adjective [adjective]] noun
     """
-    words: list[str] = []
-    relations: dict[str, list[tuple[int, int]]] = {name: [] for name in RELATIONS}
+    words = []
+    relations = {name: [] for name in RELATIONS}
 
     def maybe_adverb() -> None:
         if rng.random() < ADVERB_CHANCE:
@@ -125,7 +124,7 @@ def sample_sentence(rng: random.Random) -> Sentence:
         determiners = PLURAL_DETERMINERS if plural else SINGULAR_DETERMINERS
         determiner = len(words)
         words.append(rng.choice(determiners + EITHER_DETERMINERS))
-        adjectives = rng.choices(range(len(ADJECTIVE_COUNTS)), weights=ADJECTIVE_COUNTS)[0]
+        (adjectives,) = rng.choices((0, 1, 2), weights=ADJECTIVE_COUNTS)
         words.extend(rng.sample(ADJECTIVES, adjectives))
         noun = len(words)
         words.append(rng.choice(nouns)[plural])
@@ -150,7 +149,7 @@ def sample_sentence(rng: random.Random) -> Sentence:
 
     relations["verb-subject"].append((verb, subject))
     relations["verb-place"].append((verb, place))
-    return Sentence(tuple(words), {name: tuple(pairs) for name, pairs in relations.items()})
+    return Sentence(tuple(words), relations)
 
 
 def sample_corpus(
@@ -158,7 +157,7 @@ def sample_corpus(
 ) -> tuple[list[Sentence], list[Sentence]]:
     """Draw (train, held-out) sentences, all different; the toy sentence is never among them."""
     rng = random.Random(seed)
-    sentences: dict[tuple[str, ...], Sentence] = {}
+    sentences = {}  # by their words
     while len(sentences) < num_train + num_held_out:
         sentence = sample_sentence(rng)
         if str(sentence) != TOY_SENTENCE:
@@ -200,9 +199,8 @@ def tokenize(text: str) -> list[str]:
             hint = "shared/toy_language.py lists them"
             if near:
                 hint = f"nearest known words: {', '.join(near)}"
-            raise ValueError(
-                f'"{word}" is not among the {len(known)} words of the toy language; {hint}'
-            )
+            rule = f'"{word}" is not among the {len(known)} words of the toy language'
+            raise ValueError(f"{rule}; {hint}")
     return words
 
 

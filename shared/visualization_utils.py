@@ -14,7 +14,6 @@ visualization_utils.theme():`.
 """
 
 import argparse
-import itertools
 import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,18 +59,14 @@ COLUMN = 830  # pixels: GitHub shows no picture wider, and shrinks what is
 DENSITY = 2  # pixels of a PNG for each of these: letters are sharp on dense screens, too
 
 THEME = {
-    "figure.dpi": 100,
     "savefig.dpi": 110,  # the pixels at which a page shows an inch
     "figure.constrained_layout.h_pad": 0.1,  # inches: nothing touches the edge
     "figure.constrained_layout.w_pad": 0.1,
     "figure.facecolor": "white",
-    "font.family": "DejaVu Sans",
-    "font.size": 10,
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": "#aab2bb",
     "axes.titlesize": 11,
-    "axes.titlecolor": INK,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "xtick.color": INK,
@@ -121,12 +116,11 @@ def readable(color: str) -> tuple[float, float, float]:
 def _check_rows(weights: Tensor, wanted: tuple[int, int]) -> None:
     """Raises ValueError unless weights are one matrix of this shape whose rows sum to 1."""
     shape = tuple(weights.shape)
-    if len(shape) != 2:
-        rule = f"a heatmap shows one (T_q, T_k) matrix: got shape {shape}"
-        raise ValueError(f"{rule}, pick one, e.g. weights[0, 0]")
     if shape != wanted:
-        rule = f"weights must have a row for each query and a column for each key {wanted}"
-        raise ValueError(f"{rule}: got {shape}")
+        rule = (
+            f"a heatmap shows one matrix, a row for each query and a column for each key, {wanted}"
+        )
+        raise ValueError(f"{rule}: got {shape}; of several pick one, e.g. weights[0, 0]")
     sums = weights.sum(dim=-1)
     wrong = ((sums - 1).abs() > 1e-4) & (sums != 0)  # a query that may see nothing has an empty row
     if wrong.any():
@@ -164,39 +158,42 @@ def _name_cells(ax: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
     ax.spines[:].set_visible(False)
 
 
+def name_axes(ax: Axes) -> None:
+    """Name the axes of a map of queries and keys, that of the keys above it."""
+    ax.xaxis.set_label_position("top")
+    ax.set_xlabel("key (attended to)", color=QUIET)
+    ax.set_ylabel("query (attending)", color=QUIET)
+
+
 def plot_attention(
+    ax: Axes,
     weights: Tensor,
     query_tokens: Sequence[str],
     key_tokens: Sequence[str] | None = None,
     *,
     mask: Tensor | None = None,
-    ax: Axes | None = None,
-    title: str | None = None,
-    annotate: bool | None = None,
+    annotate: bool = True,
     labels: bool = True,
 ) -> Axes:
     """Draw one attention matrix (T_q, T_k) as a heatmap on `ax`.
 
     How to read it: along a row. Each row sums to 1; a dark cell means that this query takes most of
     its output from that key. It is a weight, not an explanation. Cells that `mask` hides (False)
-    are hatched. annotate: numbers in the cells (default: up to 10 x 10). labels=False leaves out
+    are hatched. annotate: numbers in the cells of up to 10 x 10. labels=False leaves out
     axis names, for small panels. Raises ValueError for a wrong number of axes or tokens, and for
     rows that do not sum to 1.
     """
     key_tokens = query_tokens if key_tokens is None else key_tokens
-    weights = torch.as_tensor(weights).detach().cpu().double()
+    weights = weights.detach().cpu().double()
     _check_rows(weights, (len(query_tokens), len(key_tokens)))
     visible = torch.ones_like(weights, dtype=torch.bool)
     if mask is not None:
         visible &= mask.cpu()
-    if annotate is None:
-        annotate = max(weights.shape) <= 10
-    ax = ax or plt.figure(figsize=(5, 5), layout="constrained").add_subplot()
     shown = weights.masked_fill(~visible, math.nan).numpy()
     ax.pcolormesh(shown, vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors=HIDDEN, linewidth=0.8)
     for row, column in (~visible).nonzero().tolist():
         hatch_cell(ax, column, row)
-    if annotate:
+    if annotate and max(weights.shape) <= 10:
         for row, column in visible.nonzero().tolist():
             weight = weights[row, column]
             _write_in_cell(ax, row, column, f"{weight:.2f}", weight, 9)
@@ -205,27 +202,8 @@ def plot_attention(
     plt.setp(ax.get_xticklabels(), rotation=45, ha="left", rotation_mode="anchor")
     ax.set_aspect("equal")
     if labels:
-        ax.xaxis.set_label_position("top")
-        ax.set_xlabel("key (attended to)", color=QUIET)
-        ax.set_ylabel("query (attending)", color=QUIET)
-    if title:
-        ax.set_title(title, pad=10)
+        name_axes(ax)
     return ax
-
-
-def plot_heads(
-    weights: Tensor,
-    tokens: Sequence[str],
-    *,
-    axes: Sequence[Axes],
-    titles: Sequence[str],
-    colors: Sequence[str] | None = None,
-) -> None:
-    """Draw every head of weights (H, T, T), one on each of `axes`; colors: of the titles."""
-    for head, (ax, title) in enumerate(zip(axes, titles, strict=True)):
-        plot_attention(weights[head], tokens, ax=ax, annotate=False, labels=False)
-        color = readable(colors[head]) if colors else INK
-        ax.set_title(title, fontsize=9, color=color, pad=6)
 
 
 def plot_mask(
@@ -312,20 +290,13 @@ def headline(fig: Figure, title: str, note: str, size: float = 13) -> None:
 # ---- files
 
 
-def save_plot(
-    options: argparse.Namespace,
-    name: str,
-    fig: Figure,
-    caption: str,
-    *,
-    density: float | None = None,
-) -> Path | None:
+def save_plot(options: argparse.Namespace, name: str, fig: Figure, caption: str) -> None:
     """Save a figure where the options say, if they want pictures; name: as "phase2/head_roles"."""
-    if not options.pictures:
+    if options.pictures:
+        path = options.output_dir / paths.PLOTS / f"{name}.{options.format}"
+        save_figure(fig, path, caption=caption)
+    else:
         plt.close(fig)
-        return None
-    path = options.output_dir / paths.PLOTS / f"{name}.{options.format}"
-    return save_figure(fig, path, caption=caption, density=density)
 
 
 def dots_per_inch(fig: Figure) -> float:
@@ -337,10 +308,11 @@ def dots_per_inch(fig: Figure) -> float:
 def sharp(fig: Figure) -> float:
     """Returns the density at which a PNG has twice the pixels at which a page shows it.
 
-    A figure that is wider than the page's column is shown smaller, so that it needs less.
+    A figure that is wider than the page's column is shown smaller, so that it needs less; but it
+    keeps the pixels that savefig would give it.
     """
     width = fig.get_figwidth() * dots_per_inch(fig)
-    return DENSITY * min(1, COLUMN / width)
+    return max(1, DENSITY * min(1, COLUMN / width))
 
 
 def picture_of(fig: Figure, *, density: float = 1) -> Image.Image:
@@ -354,11 +326,11 @@ def picture_of(fig: Figure, *, density: float = 1) -> Image.Image:
     return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
 
 
-def save_figure(fig: Figure, path: Path, *, caption: str, density: float | None = None) -> Path:
+def save_figure(fig: Figure, path: Path, *, caption: str) -> None:
     """Write the figure, whole or not at all, close it and print where it is.
 
     caption: what the picture shows, for readers who cannot see it and for the report page; kept
-    inside the file. density: of a PNG; without it the picture is sharp on a page.
+    inside the file. A PNG is sharp on a page.
     """
     with paths.whole_file(path) as unfinished:
         if path.suffix == ".svg":
@@ -370,49 +342,29 @@ def save_figure(fig: Figure, path: Path, *, caption: str, density: float | None 
             info.add_text("Description", caption)
             # 256 colours look the same and take a third of the space. optimize=True would take four
             # seconds in all, for 10 % of the bytes.
-            picture = picture_of(fig, density=density or sharp(fig))
+            picture = picture_of(fig, density=sharp(fig))
             image = picture.quantize(256, method=Image.Quantize.MAXCOVERAGE)
             image.save(unfinished, pnginfo=info)
     plt.close(fig)
     print(f"  picture: {paths.shown(path)}")
-    return path
 
 
-def in_few_colors(images: Sequence[Image.Image], sides: Sequence[float] = (1,)) -> list[np.ndarray]:
-    """Returns images (height, width, 3) in the same 252 colours, which keeps a GIF of them small.
-
-    The colours are those of weights, as bright as the sides of a block are, and shades of others.
-    """
-    weights = WEIGHT_MAP(np.linspace(0, 1, 140 // len(sides)))[:, :3]
-    parts = [side * weights for side in sides]
-    for color in (*PALETTE, *ROLE_PALETTE, INK, QUIET, GREY, HIDDEN):
-        parts.append(np.array(sns.blend_palette(["white", color], 8)))
-    colors = (255 * np.concatenate(parts)).round().astype(np.int64)
-    nearest = np.full(1 << 24, -1, dtype=np.int16)  # of our colours, for each that has come up
-    few = []
-    for image in images:
-        # Red, green and blue of a pixel in one number
-        packed = np.asarray(image.convert("RGBA")).view("<u4")[..., 0] & 0xFFFFFF
-        new = np.unique(packed[nearest[packed] < 0])
-        rgb = np.stack([new & 255, new >> 8 & 255, new >> 16], axis=-1)  # (colours, 3)
-        nearest[new] = ((rgb[:, None] - colors) ** 2).sum(axis=-1).argmin(axis=1)
-        few.append(colors[nearest[packed]].astype(np.uint8))
-    return few
+def in_few_colors(images: Sequence[Image.Image]) -> list[np.ndarray]:
+    """Returns images (height, width, 3) in the same 80 colours, which keeps a GIF of them small."""
+    below_each_other = Image.fromarray(np.concatenate(images))
+    # Each colour becomes the mean of its pixels, once: kmeans says how many may still change.
+    few = below_each_other.quantize(80, method=Image.Quantize.MAXCOVERAGE, kmeans=10**9)
+    return np.split(np.asarray(few.convert("RGB")), len(images))
 
 
 def save_animation(
     images: Sequence[np.ndarray], path: Path, *, caption: str, seconds_per_frame: float
-) -> Path:
+) -> None:
     """Write images (height, width, 3) as a GIF that repeats, whole or not at all, and print where.
 
-    The same image several times in a row is one frame that stays longer.
+    The same image several times in a row is one frame that stays longer: Pillow sees to it.
     """
-    stills, durations = [], []
-    for _, same in itertools.groupby(images, key=id):
-        held = list(same)
-        stills.append(held[0])
-        durations.append(1000 * seconds_per_frame * len(held))
+    milliseconds = 1000 * seconds_per_frame
     with paths.whole_file(path) as unfinished:
-        imageio.imwrite(unfinished, stills, duration=durations, loop=0, comment=caption.encode())
+        imageio.imwrite(unfinished, images, duration=milliseconds, loop=0, comment=caption.encode())
     print(f"  animation: {paths.shown(path)}")
-    return path

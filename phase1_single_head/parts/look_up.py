@@ -50,7 +50,7 @@ def picture(results: Results) -> Figure:
     mask = facts.mask[0, 0]  # (B, 1, 1, M) -> (1, M)
     questions = [f"{NOUNS[noun]}?" for noun in facts.questions[0].tolist()]
     fig, ax = plt.subplots(figsize=(7.6, 4.8), layout="constrained")
-    plot_attention(weights, questions, fact_labels(facts), mask=mask, ax=ax, annotate=False)
+    plot_attention(ax, weights, questions, fact_labels(facts), mask=mask, annotate=False)
     for row, column in enumerate(facts.aligned[0].tolist()):
         frame_cell(ax, row, column, RED)
     ax.set(xlabel="the other sequence: facts (keys)", ylabel="questions (queries)")

@@ -153,7 +153,7 @@ def trained_patterns(words: list[str], trained: Trained, both: Halves) -> list[P
 
 def draw_panel(ax: Axes, pattern: Pattern, words: list[str]) -> None:
     """Draws one map; its name and origin above, how to read it below. Related words are framed."""
-    plot_attention(pattern.weights, words, ax=ax, annotate=False, labels=False)
+    plot_attention(ax, pattern.weights, words, annotate=False, labels=False)
     ax.set_xticks([])
     color = role_color(pattern.role)
     for query, key in related_pairs(pattern.role, words):

@@ -124,7 +124,7 @@ def draw_maps(axes: np.ndarray, look: Look, words: list[str]) -> None:
     """
     size = min(TEXT_SIZE, 90 / len(words))
     for (layer, head), ax in np.ndenumerate(axes):
-        plot_attention(look.weights[layer, head], words, ax=ax, annotate=False, labels=False)
+        plot_attention(ax, look.weights[layer, head], words, annotate=False, labels=False)
         ax.spines[:].set_visible(True)
         ax.tick_params(labelsize=size)
         ax.tick_params(axis="y", pad=5)  # beside a frame

@@ -248,7 +248,7 @@ def draw_best_head(ax: Axes, model: ToyTransformer, layer: int, head: int) -> No
     _, layers = model(tokens)
     words = decode(tokens[0].tolist())
     weights = layers[layer][0, head]  # (1, H, T, T) -> (T, T)
-    plot_attention(weights, words, mask=causal_mask(2 * DRAWN), ax=ax, annotate=False)
+    plot_attention(ax, weights, words, mask=causal_mask(2 * DRAWN), annotate=False)
     ax.tick_params(labelsize=11)
     if layer:
         framed = after_earlier_occurrence(tokens)

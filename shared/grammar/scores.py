@@ -48,10 +48,10 @@ def with_relations(words: Sequence[str]) -> Sentence:
             adjectives.extend((i, noun) for i in range(start + 1, noun))
     verb = match.start("verb")
     relations = {
-        "determiner-noun": tuple(determiners),
-        "verb-subject": ((verb, match.end("subject") - 1),),
-        "verb-place": ((verb, match.end("place") - 1),),
-        "adjective-noun": tuple(adjectives),
+        "determiner-noun": determiners,
+        "verb-subject": [(verb, match.end("subject") - 1)],
+        "verb-place": [(verb, match.end("place") - 1)],
+        "adjective-noun": adjectives,
     }
     return Sentence(tuple(words), relations)
 

@@ -58,9 +58,15 @@ SHARED = [
     (lambda: tokenize("the " * 33), "33 words: the limit is 32"),
     (lambda: hidden_word_distribution(TOY_WORDS[1:], 0), "take one that sample_sentence can make"),
     (lambda: TOY_MODEL(torch.zeros(1, 35).long()), "at most 34 tokens: got 35"),
-    (lambda: plot_attention(WEIGHTS[0], [*"abcde"]), "one (T_q, T_k) matrix: got shape (3, 5, 5)"),
-    (lambda: plot_attention(WEIGHTS[0, 0], [*"abcd"]), "a column for each key (4, 4): got (5, 5)"),
-    (lambda: plot_attention(WEIGHTS[0, 0] * 2, [*"abcde"]), "row 0 sums to 2.0000, not 1"),
+    (
+        lambda: plot_attention(None, WEIGHTS[0], [*"abcde"]),
+        "(5, 5): got (3, 5, 5); of several pick one",
+    ),
+    (
+        lambda: plot_attention(None, WEIGHTS[0, 0], [*"abcd"]),
+        "a column for each key, (4, 4): got (5, 5)",
+    ),
+    (lambda: plot_attention(None, WEIGHTS[0, 0] * 2, [*"abcde"]), "row 0 sums to 2.0000, not 1"),
     (lambda: head_statistics(WEIGHTS, torch.ones(2, 1, 5, 5)), "a bool mask (N, 1, T, T)"),
     (lambda: head_statistics(WEIGHTS[0], torch.ones(1, 1, 5, 5).bool()), "unsqueeze(0)"),
 ]

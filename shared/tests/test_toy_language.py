@@ -60,10 +60,10 @@ def test_gold_relations_are_those_that_the_order_of_words_shows():
             distances[name] |= {target - source for source, target in pairs}
     assert all(len(distances[name]) >= 3 for name in RELATIONS[:3]), "no fixed offset is right"
     assert scores.with_relations(words_of(LONG)).relations == {
-        "determiner-noun": ((1, 4), (6, 8), (12, 13)),
-        "verb-subject": ((9, 4),),
-        "verb-place": ((9, 13),),
-        "adjective-noun": ((2, 4), (3, 4), (7, 8)),
+        "determiner-noun": [(1, 4), (6, 8), (12, 13)],
+        "verb-subject": [(9, 4)],
+        "verb-place": [(9, 13)],
+        "adjective-noun": [(2, 4), (3, 4), (7, 8)],
     }
     for words in (["on", "quietly"], words_of("mat the on sat cat the")):
         assert scores.with_relations(words).relations == {}

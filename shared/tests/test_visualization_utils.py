@@ -33,7 +33,7 @@ from shared.visualization_utils import (
 
 def test_heatmap_shows_queries_down_keys_across_and_hatches_hidden_cells():
     weights = torch.tensor([[1.0, 0.0], [0.25, 0.75]])
-    ax = plot_attention(weights, ["a", "b"], mask=causal_mask(2), ax=plt.figure().add_subplot())
+    ax = plot_attention(plt.figure().add_subplot(), weights, ["a", "b"], mask=causal_mask(2))
     drawn = ax.collections[0].get_array()
     assert drawn.shape == (2, 2) and drawn[1, 0] == 0.25 and drawn.mask[0, 1]
     assert ax.yaxis_inverted() and ax.collections[0].get_clim() == (0, 1)
@@ -92,14 +92,14 @@ def test_a_plot_lies_where_the_options_say_and_keeps_its_caption_or_is_not_wante
     options = cli.parse(cli.parser(None), ["--output-dir", str(tmp_path), *more])
     fig = plt.figure(figsize=(3, 2), layout="constrained")
     headline(fig, "A finding", "trained 600 steps")
-    path = save_plot(options, "phase1/a", fig, "what it shows")
+    save_plot(options, "phase1/a", fig, "what it shows")
     assert fig.get_suptitle() == "A finding" and fig.get_supxlabel() == "trained 600 steps"
     assert not plt.fignum_exists(fig.number)
     if wanted:
-        assert path == tmp_path / paths.PLOTS / "phase1" / f"a.{wanted}"
+        path = tmp_path / paths.PLOTS / "phase1" / f"a.{wanted}"
         assert b"what it shows" in path.read_bytes()
     else:
-        assert path is None and not any(tmp_path.rglob("*.png"))
+        assert not any(tmp_path.rglob("*.png"))
 
 
 @pytest.mark.parametrize(("inches", "pixels"), [(4, (880, 440)), (9, (1660, 368))])
