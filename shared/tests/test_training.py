@@ -203,6 +203,17 @@ def test_the_loss_counts_only_the_words_to_predict(objective):
     near(loss.item(), math.log(len(VOCABULARY)), share=1e-5)
 
 
+def test_a_hidden_word_is_the_one_that_stood_there():
+    tokens, lengths = to_batch(corpus()[1][:7], "masked word")
+
+    def knows_the_sentences(seen, mask):
+        assert not torch.equal(seen, tokens)
+        return 50.0 * nn.functional.one_hot(tokens, len(VOCABULARY)), []
+
+    generator = torch.Generator().manual_seed(0)
+    assert OBJECTIVES["masked word"](knows_the_sentences, tokens, lengths, generator) < 1e-9
+
+
 # ---- checkpoints
 
 
