@@ -130,7 +130,7 @@ def shares_drawn(trained: Trained) -> tuple[float, float]:
     """Of all arrows of the toy sentence the shares above FIXED and above THRESHOLD even shares."""
     weights = weights_on_sentence(trained.model, TOY_SENTENCE.split())
     fixed = weights > FIXED
-    relative = weights > THRESHOLD / weights.size(-1)
+    relative = charts.large(weights, THRESHOLD)
     return fixed.double().mean().item(), relative.double().mean().item()
 
 

@@ -106,6 +106,11 @@ def cells(
     return ax
 
 
+def large(weights: Tensor, threshold: float) -> Tensor:
+    """Which weights (..., T, T) deserve an arrow: those above `threshold` even shares of 1/T."""
+    return weights > threshold / weights.size(-1)
+
+
 def arcs(
     ax: Axes,
     weights: Tensor,
@@ -117,11 +122,11 @@ def arcs(
 ) -> Axes:
     """Draw words in a row, and over them an arc from query to key for each large weight (T, T).
 
-    The thicker an arc, the more weight. What a word gives to itself is left out. threshold: how
-    many even shares of 1/T a large weight is more than. pairs: the only (query, key) to be drawn.
+    The thicker an arc, the more weight. What a word gives to itself is left out. threshold: see
+    `large`. pairs: the only (query, key) to be drawn.
     """
     highest = 0.5
-    for i, j in (weights > threshold / len(words)).nonzero().tolist():
+    for i, j in large(weights, threshold).nonzero().tolist():
         if i == j or (pairs is not None and (i, j) not in pairs):
             continue
         weight = weights[i, j].item()
