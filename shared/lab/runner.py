@@ -177,7 +177,11 @@ def processes(modules: Iterable[str] = ()) -> Pool:
         for name in modules:
             importlib.import_module(name)
     context = multiprocessing.get_context("fork" if copies else "spawn")
-    return context.Pool(PROCESSES, prepare)
+    # Deaf from their first moment, before they come to prepare.
+    heard = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pool = context.Pool(PROCESSES, prepare)
+    signal.signal(signal.SIGINT, heard)
+    return pool
 
 
 def without_retrain(argv: list[str]) -> list[str]:

@@ -247,30 +247,22 @@ PUDDLE = "../data/numbers.md#wetness:"  # of which TEN are the values: 0.55 to 0
     ("link", "wrong"),
     [
         (f"[55–83 %]({PUDDLE}wetness)", ""),
-        (f"[55 to 83 %]({PUDDLE}wetness)", ""),
-        (f"[0.5 to 0.8]({PUDDLE}wetness)", ""),
         (f"[54–83 %]({PUDDLE}wetness)", "the record has 55 to 83"),
-        (f"[69 %]({PUDDLE}wetness)", "the record has 55 to 83"),
         (f"[at least 54 %]({PUDDLE}wetness)", ""),
-        (f"[At least 54 % of it]({PUDDLE}wetness)", ""),
         (f"[at least 55 %]({PUDDLE}wetness)", "the record has 54"),
         (f"[at most 0.84]({PUDDLE}wetness)", ""),
         (f"[at most 0.83]({PUDDLE}wetness)", "the record has 0.84"),
         (f"[about 70 %]({PUDDLE}wetness)", ""),
         (f"[about 60 %]({PUDDLE}wetness)", "60 is not in the middle of 54.6 to 83.4"),
-        (f"[about two thirds]({PUDDLE}wetness)", ""),
         (f"[about half]({PUDDLE}wetness)", "0.5 is not in the middle of 0.546 to 0.834"),
-        (f"[seven times in ten]({PUDDLE}wetness)", ""),
         (f"[nine in ten]({PUDDLE}wetness)", "0.9 is not in the middle of 0.546 to 0.834"),
         (f"[1,234]({PUDDLE}n-long)", ""),
-        (f"[1,235]({PUDDLE}n-long)", "the record has 1,234"),
         (f"[all its numbers]({PUDDLE.rstrip(':')})", ""),
         (f"[it is wet]({PUDDLE}wetness)", ""),
         (f"[1]({PUDDLE}heat)", "data/numbers.md has no row wetness:heat"),
         ("[all](data/numbers.md#fire)", "no experiment is called fire"),
         ("[5 of 10](data/claims.md#C001)", ""),
         ("[in five of ten runs](../../data/claims.md#C001)", ""),
-        ("[it holds](claims.md#C001)", ""),
         ("[in six of the ten](data/claims.md#C001)", "the rule holds in 5 of 10"),
         ("[it holds](claims.md#C002)", "no claim is called C002"),
     ],
@@ -588,28 +580,6 @@ def test_a_part_of_the_ten_seeds_is_compared_and_not_recorded(
     small_course[1].clear()
     replicate.main(options.split())
     assert "numbers could be compared" in capsys.readouterr().out
-
-
-def test_what_lacks_a_package_is_left_out_and_said_so(monkeypatch, capsys):
-    monkeypatch.setattr(pages, "linked_experiments", lambda: {WATER})
-    lacking, quiet = "a.lacking", "a.quiet"
-    monkeypatch.setattr(replicate, "scripts", lambda: [lacking, WATER, quiet])
-    monkeypatch.setattr(replicate, "can_run", lambda module: module != lacking)
-    assert replicate.chosen([], [made(experiment=lacking)]) == [WATER]
-    assert capsys.readouterr().out == f"not installed, so left out: {lacking}\n"
-    assert replicate.chosen([paths.ROOT / "a" / "quiet.py"], []) == [quiet]
-    with pytest.raises(ValueError, match=r"nothing is recorded of README\.md"):
-        replicate.chosen([paths.ROOT / "README.md"], [])
-
-
-def test_new_rows_take_the_place_of_what_an_experiment_had():
-    before = pd.concat([rows(TEN), rows([6.0], experiment="fire", code="0ld")])
-    scaling = "phase1_single_head.parts.scaling"
-    measured = {scaling: {500: {"heat": 7}}, WATER: {500: {"heat": 8}}}
-    after = replicate.with_rows(before, measured)
-    assert after["value"].tolist() == [6, 7, 8]
-    assert after["code"].tolist()[:2] == ["0ld", replicate.hash_of_files([scaling])]
-    assert not after[record.COLUMNS].isna().any(axis=None)
 
 
 def test_a_comparison_counts_what_it_compared(recorded, capsys):
