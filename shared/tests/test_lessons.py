@@ -127,7 +127,7 @@ def test_the_front_door_counts_as_the_record_does():
 
 @pytest.mark.parametrize("page", PAGES)
 def test_numbers_of_a_page_lead_to_the_record_or_are_settings(page):
-    """What a link says is compared with the record in test_evidence.py."""
+    """What a link says is compared with the record in test_record.py."""
     unknown = set()
     for heading, (text, scripts) in sections(page).items():
         if heading != CHANGES:
