@@ -15,7 +15,7 @@ import importlib
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,9 +111,8 @@ def drawn_by(module: str, phase: str, output_dir: Path) -> list[Drawn]:
     return pictures
 
 
-def questions_of(phase: str, output_dir: Path) -> list[Question]:
+def questions_of(phase: str, measured: Mapping[str, SavedRun], output_dir: Path) -> list[Question]:
     """Returns what the scripts of a phase asked, if the run measured or drew something for it."""
-    measured = {saved.experiment: saved for saved in gather(output_dir)}
     questions = []
     for module in PLANS[phase].all:
         saved = measured.get(module, SavedRun(module))
@@ -148,7 +147,8 @@ def write_report(output_dir: Path) -> Path:
     for name, small in SMALL_PICTURES.items():
         picture = drawn(output_dir, paths.ROOT / paths.GALLERY / "seven" / f"{name}.png")
         surprises.append((picture, small))
-    phases = {phase: questions_of(phase, output_dir) for phase in PLANS}
+    measured = {saved.experiment: saved for saved in gather(output_dir)}
+    phases = {phase: questions_of(phase, measured, output_dir) for phase in PLANS}
     questions: list[Question] = []
     for asked_in_phase in phases.values():
         questions += asked_in_phase
