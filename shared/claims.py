@@ -21,8 +21,10 @@ committed before the ten seeds of the record were run.
 """
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from statistics import fmean
 
 from shared import paths
 
@@ -132,12 +134,25 @@ class Claim:
         return Verdict(sum(held), len(held))
 
 
-def all_claims() -> list[Claim]:
-    """Returns every claim that a script of the course measures, phase by phase."""
-    claims = []
+def mean_of(runs: Sequence[Numbers]) -> dict[str, float]:
+    """Returns the mean over the runs of each number."""
+    return {name: fmean(numbers[name] for numbers in runs) for name in runs[0]}
+
+
+@cache
+def experiments() -> list[str]:
+    """Returns the module of every script of the course that measures, phase by phase."""
+    modules = []
     for folder in paths.PHASES.values():
         for file in sorted((paths.ROOT / folder).rglob("*.py")):
             if "\nmain = Experiment(" in file.read_text(encoding="utf-8"):
-                module = file.relative_to(paths.ROOT).with_suffix("")
-                claims.extend(importlib.import_module(".".join(module.parts)).main.claims)
+                modules.append(".".join(file.relative_to(paths.ROOT).with_suffix("").parts))
+    return modules
+
+
+def all_claims() -> list[Claim]:
+    """Returns every claim that a script of the course measures, phase by phase."""
+    claims = []
+    for module in experiments():
+        claims.extend(importlib.import_module(module).main.claims)
     return claims

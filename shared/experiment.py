@@ -19,14 +19,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NoReturn
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from shared import cli, paths
-from shared.claims import Claim, Numbers
+from shared.claims import Claim, Numbers, mean_of
 from shared.training.checkpoints import QUICK_STEPS
 from shared.visualization_utils import headline, save_animation, save_plot
 
@@ -62,7 +61,7 @@ class Results:
     @cached_property
     def mean(self) -> dict[str, float]:
         """Name -> mean over the seeds."""
-        return {name: fmean(self.each(name)) for name in self.measured[0]}
+        return mean_of(self.measured)
 
     def each(self, name: str) -> list[float]:
         """Returns the number of this name, one a seed."""

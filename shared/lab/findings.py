@@ -14,13 +14,12 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from statistics import fmean
 
 import numpy as np
 import pandas as pd
 
 from shared import paths
-from shared.claims import MARKS, Claim, Numbers, Verdict
+from shared.claims import MARKS, Claim, Numbers, Verdict, mean_of
 from shared.lab import record
 from shared.lab.plan import scripts
 
@@ -51,11 +50,6 @@ def between(
     """Returns an interval as text, "0.52 to 0.58", or one number if both ends read alike."""
     low, high = written(ends[0]), written(ends[1])
     return low if low == high else f"{low}{to}{high}"
-
-
-def mean_of(runs: Sequence[Numbers]) -> dict[str, float]:
-    """Returns the mean over the runs of each number."""
-    return {name: fmean(numbers[name] for numbers in runs) for name in runs[0]}
 
 
 def beside_record(numbers: Numbers, experiment: str, whose: str = "this run") -> str:
