@@ -70,9 +70,8 @@ ORDER = re.compile(
     f"a?(?P<where>p)(?P<place>{PHRASE})"
 )
 ADVERB_PLACES = 3  # each a? above
-parts_of = cache(
-    ORDER.fullmatch
-)  # where the parts of a sentence stand, or None; often called again
+# Where the parts of a sentence stand, or None. It is often asked for the same sentence again.
+parts_of = cache(ORDER.fullmatch)
 
 
 # ---- how likely is a sentence?

@@ -179,9 +179,10 @@ def processes(modules: Iterable[str] = ()) -> Pool:
     context = multiprocessing.get_context("fork" if copies else "spawn")
     # Deaf from their first moment, before they come to prepare.
     heard = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    pool = context.Pool(PROCESSES, prepare)
-    signal.signal(signal.SIGINT, heard)
-    return pool
+    try:
+        return context.Pool(PROCESSES, prepare)
+    finally:
+        signal.signal(signal.SIGINT, heard)
 
 
 def without_retrain(argv: list[str]) -> list[str]:

@@ -6,8 +6,6 @@ Its name keeps it out of the tests of everything: a reader may have run a part, 
 their own. The gate runs all, and then asks this.
 """
 
-from importlib.util import find_spec
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -18,7 +16,7 @@ from phase4_causal import visualize as visualize4
 from shared import paths
 from shared.claims import all_claims
 from shared.lab import findings
-from shared.lab.plan import NEEDS, PLANS
+from shared.lab.plan import PLANS, can_run
 from shared.lab.report import promised
 
 FOLDERS = (paths.PLOTS, paths.ANIMATIONS)
@@ -54,7 +52,7 @@ def scripts_that_run():
     names = []
     for plan in PLANS.values():
         names += plan.scripts + plan.alone
-    return [name for name in names if name not in NEEDS or find_spec(NEEDS[name])]
+    return [name for name in names if can_run(name)]
 
 
 @pytest.fixture(scope="module", autouse=True)

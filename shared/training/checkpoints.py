@@ -7,7 +7,6 @@ made with other settings is noticed and made again.
 import argparse
 import io
 import zipfile
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -56,16 +55,16 @@ def save_checkpoint(trained: Trained) -> None:
     save_tensors(content, trained.recipe.path)
 
 
-def whole_content(path: Path, device: str, made_of: Mapping[str, Any]) -> dict:
-    """Returns what a file holds that is whole and was made of just this.
+def whole_content(recipe: Recipe, device: str) -> dict:
+    """Returns what the file of a recipe holds, if it is whole and was made of just this.
 
     Raises FileNotFoundError if there is none, and ValueError for any other file.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(recipe.path) as archive:
             whole = archive.testzip() is None  # torch.load does not ask whether a bit has changed
-        content = torch.load(path, map_location=device, weights_only=True)
-        agrees = all(content[name] == value for name, value in made_of.items())
+        content = torch.load(recipe.path, map_location=device, weights_only=True)
+        agrees = all(content[name] == value for name, value in made_of(recipe).items())
     except FileNotFoundError:
         raise
     except Exception:  # unpickling foreign bytes can fail in any way
@@ -82,7 +81,7 @@ def read_checkpoint(recipe: Recipe, make_attention: MakeAttention, device: str) 
     """
     model = new_model(recipe, make_attention, device).eval()
     try:
-        content = whole_content(recipe.path, device, made_of(recipe))
+        content = whole_content(recipe, device)
         model.load_state_dict(content["state_dict"])
         if not all(numbers.isfinite().all() for numbers in model.parameters()):
             raise ValueError("a training that failed")
