@@ -24,7 +24,7 @@ import torch
 
 from shared import paths
 from shared.toy_language import TOY_SENTENCE, read_sentences, tokenize
-from shared.toy_model import MakeAttention
+from shared.toy_model import MakeAttention, default_dtype, dtype_on
 
 Main = TypeVar("Main", bound=Callable)
 
@@ -125,6 +125,9 @@ def parse(result: argparse.ArgumentParser, argv: list[str] | None = None) -> arg
         result.error(str(error))
     except OSError as error:
         result.error(f"cannot use {error.filename}: {error.strerror}")
+    torch.set_default_dtype(dtype_on(options.device))  # before anything is drawn
+    if torch.get_default_dtype() == torch.float32:
+        print(f"{options.device} has no float64: your numbers will differ from ours", flush=True)
     torch.manual_seed(options.seed)
     torch.set_num_threads(1)  # for models this small a second thread only costs
     return options
@@ -200,10 +203,11 @@ def chosen_heads(
 
 
 def script(main: Main) -> Main:
-    """Decorates a script's main(): its figures have the course's look. A notebook keeps its own."""
+    """Decorates a script's main(): float64, and the course's look. A notebook keeps its own."""
     # Whoever draws has imported it. Importing it here would cost everybody else a second.
     look = sys.modules.get("shared.visualization_utils")
-    return look.theme()(main) if look else main
+    themed = look.theme()(main) if look else main
+    return default_dtype()(themed)
 
 
 def answer_of(main: Callable[[], str | None]) -> str | None:

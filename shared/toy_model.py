@@ -26,6 +26,26 @@ from shared.toy_language import MAX_LENGTH, VOCABULARY, encode
 MakeAttention = Callable[[int, int], nn.Module]
 
 
+@contextmanager
+def default_dtype(dtype: torch.dtype = torch.float64) -> Iterator[None]:
+    """Inside `with`, whatever names no dtype has this one.
+
+    Small models have float64. Training makes a rounding a million times as large: from 1e-7 it ends
+    at another model on every kind of processor, from 1e-16 at the same one.
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def dtype_on(device: str) -> torch.dtype:
+    """Returns float64, or float32 on Apple's GPUs, which have no other."""
+    return torch.float32 if device == "mps" else torch.float64
+
+
 def sinusoidal_positions(length: int, d_model: int) -> Tensor:
     """Position encoding of Vaswani et al. 2017 -> (length, d_model).
 

@@ -89,6 +89,7 @@ def run_script(name: str, argv: list[str]) -> Result:
 def train_shared(loader: str, argv: list[str]) -> Result:
     """Train the models that a loader loads, one a seed, unless they are there already."""
 
+    @cli.script
     def load() -> None:
         options = cli.parse(cli.parser(None), argv)
         for seed in cli.seeds(options):

@@ -24,7 +24,7 @@ AS_RECIPE_SAYS = argparse.Namespace(
 )
 
 # Of the files. Raise it when an old file cannot be read any more, or when training has changed.
-FORMAT = 4
+FORMAT = 5
 
 
 def save_tensors(content: dict, path: Path) -> None:

@@ -62,12 +62,12 @@ def masked_word_loss(
 ) -> Tensor:
     """Mean cross-entropy, in nats, of the words chosen for prediction."""
     shape, device = tokens.shape, tokens.device
-    chosen = torch.rand(shape, generator=generator).to(device) < CHOSEN_SHARE
-    chosen = chosen & (tokens != PAD_ID)
+    draw = partial(torch.rand, shape, dtype=torch.float64, generator=generator)  # on the CPU
+    chosen = (draw() < CHOSEN_SHARE).to(device) & (tokens != PAD_ID)
     # From 0 to 1: first the swapped ones, then those that stay, then those that are hidden.
-    fate = torch.rand(shape, generator=generator).to(device)
-    swapped = chosen & (fate < SWAPPED_SHARE)
-    hidden = chosen & (fate >= SWAPPED_SHARE + KEPT_SHARE)
+    fate = draw()
+    swapped = (fate < SWAPPED_SHARE).to(device) & chosen
+    hidden = (fate >= SWAPPED_SHARE + KEPT_SHARE).to(device) & chosen
     first_word = len(SPECIAL)  # the special tokens have the first numbers
     others = torch.randint(first_word, len(VOCABULARY), shape, generator=generator).to(device)
     seen = torch.where(hidden, toy_language.MASK_ID, tokens)

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from shared import paths
-from shared.toy_model import MakeAttention, ToyTransformer
-from shared.training.loop import MATRIX_DECAY, fit
+from shared.toy_model import MakeAttention, ToyTransformer, default_dtype, dtype_on
+from shared.training.loop import MATRIX_DECAY, MATRIX_RATE, fit
 from shared.training.objectives import OBJECTIVES, corpus, endless_batches, to_batch
 
 # The weight decay for models of one layer. More of it pulls the matrices so near to 0 that the
@@ -33,6 +33,7 @@ class Recipe:
     steps: int
     d_model: int = 64
     batch_size: int = 64
+    matrix_rate: float = MATRIX_RATE
     matrix_decay: float = MATRIX_DECAY
     seed: int = 0
     stages: tuple[float, ...] = ()  # shares of the training after which the model is kept, too
@@ -99,9 +100,9 @@ def held_out_loss(trained: Trained) -> float:
 def new_model(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> ToyTransformer:
     """The untrained model of a recipe; its seed decides the weights."""
     torch.manual_seed(recipe.seed)
-    model = ToyTransformer(
-        recipe.d_model, recipe.num_heads, recipe.num_layers, make_attention=make_attention
-    )
+    sizes = recipe.d_model, recipe.num_heads, recipe.num_layers
+    with default_dtype(dtype_on(device)):  # also for a notebook, which has its own
+        model = ToyTransformer(*sizes, make_attention=make_attention)
     return model.to(device)
 
 
@@ -135,6 +136,7 @@ def train(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") ->
         model,
         loss_of_step,
         recipe.steps,
+        matrix_rate=recipe.matrix_rate,
         matrix_decay=recipe.matrix_decay,
         callback=keep_stage,
         progress=f"training {recipe.name}",
