@@ -312,7 +312,7 @@ def test_the_hidden_verb_is_the_one_that_loses_most_without_the_head_that_verbs_
 def test_the_right_answer_holds_every_recorded_number_and_the_interval_is_theirs(wager):
     """Read from the file: each seed's value lies in the band of the right answer, in no other's."""
     rows = pd.read_csv(paths.EVIDENCE)
-    own = rows[rows["experiment"] == wager["experiment"]]
+    own = rows[(rows["experiment"] == wager["experiment"]) & (rows["seed"] > 0)]
     values = own.set_index(["number", "seed"])["value"]
     for question in (wager, wager.get("decides", wager)):
         seeds = values[question["number"]]
@@ -320,6 +320,14 @@ def test_the_right_answer_holds_every_recorded_number_and_the_interval_is_theirs
         fits = [seeds.between(float(low), float(high)).all() for low, high in question["bands"]]
         assert np.flatnonzero(fits).tolist() == [wager["right"]]
     assert wager["interval"] == (seeds.min(), seeds.max())
+
+
+def test_the_run_that_everybody_has_is_none_of_the_ten(tmp_path, monkeypatch):
+    before, rows = wagers.wagers(), pd.read_csv(paths.EVIDENCE)
+    far = rows.assign(seed=0, value=-1.0)
+    pd.concat([rows, far]).to_csv(tmp_path / "evidence.csv")
+    monkeypatch.setattr(paths, "EVIDENCE", tmp_path / "evidence.csv")
+    assert wagers.wagers() == before
 
 
 def test_an_interval_is_written_with_its_unit_once():
