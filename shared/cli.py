@@ -38,6 +38,10 @@ LIMITS = {
 }
 
 
+# These options leave every number of a run as it is.
+SAME_NUMBERS = ("seeds", "retrain", "numbers", "output_dir", "pictures", "format")
+
+
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that says what is wrong in one line."""
 
@@ -111,9 +115,15 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 def parse(result: argparse.ArgumentParser, argv: list[str] | None = None) -> argparse.Namespace:
     """Parse and check the options, and set up seeds, threads and device by them.
 
-    Adds words (the sentence to look at, as a list) and all_sentences (of the file).
+    Adds words (the sentence to look at, as a list), all_sentences (of the file) and otherwise (the
+    options by which the run has other numbers than one without options: ["--seed"]).
     """
     options = result.parse_args(argv)
+    otherwise = []
+    for name, value in vars(options).items():
+        if name not in SAME_NUMBERS and value != result.get_default(name):
+            otherwise.append(f"--{name.replace('_', '-')}")
+    options.otherwise = otherwise
     try:
         options.all_sentences = read_sentences(options.sentences)
         sentence = options.all_sentences[0] if options.sentence is None else options.sentence

@@ -17,6 +17,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
@@ -98,6 +99,8 @@ class Experiment:
     is named after the file, or replace it. keep writes whatever else a run leaves behind.
     add_options gives the parser options of this script alone. claims_apply says whether a run with
     these options can be judged by the claims; if not, nothing is judged and nothing is saved.
+    machine_dependent has patterns for the names of numbers that another machine or moment changes,
+    such as "*, seconds". All others come out the same with one seed, on every processor.
     """
 
     measure: Callable[[Run], Numbers]
@@ -112,6 +115,7 @@ class Experiment:
     keep: Callable[[Results], None] | None = None
     add_options: Callable[[argparse.ArgumentParser], Any] | None = None
     claims_apply: Callable[[argparse.Namespace], bool] = lambda options: True
+    machine_dependent: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         # The script that defines measure. When it is run, its module is called "__main__".
@@ -124,6 +128,10 @@ class Experiment:
     def module(self) -> str:
         """The name of the experiment in the record: a/b.py is called a.b."""
         return ".".join(self.file.relative_to(paths.ROOT).with_suffix("").parts)
+
+    def is_reproducible(self, number: str) -> bool:
+        """Returns whether the number of this name is the same for everybody who has the seed."""
+        return not any(fnmatchcase(number, pattern) for pattern in self.machine_dependent)
 
     @property
     def question(self) -> str:
@@ -179,7 +187,7 @@ class Experiment:
         from shared.lab import findings
 
         options = results.options
-        findings.print_numbers(self.module, results.measured, everything=options.numbers)
+        findings.print_numbers(self.module, results.measured, options)
         if not self.claims_apply(options):
             return False
         answer = results.format(self.answer)
@@ -221,10 +229,11 @@ class Experiment:
         seeds = len(results.measured)
         if seeds > 1:
             note += f" · {seeds} runs"
-        in_one_line = title.replace("\n", " ")
+        caption = self.question
         if title != self.question:
-            in_one_line += f" {self.question}"
-        return title, note, f"{in_one_line} {note}"
+            in_one_line = title.replace("\n", " ")
+            caption = f"{in_one_line}. {self.question}"
+        return title, note, f"{caption} {note}"
 
     def run(self) -> None:
         """Runs the experiment as a program does: errors and interrupts are one line."""

@@ -3,7 +3,7 @@
 Every experiment hands its numbers to print_numbers and to judge_and_save, which prints a sentence
 for each claim and saves the numbers in data/processed/findings/, a file for each experiment. The
 story of a whole run, the report page and `replicate --check` read these files and judge the numbers
-in them again.
+in them again. A run with seed 0 has the numbers of the record; where it has others, it says so.
 """
 
 import argparse
@@ -25,11 +25,6 @@ from shared.lab.plan import scripts
 
 WIDTH, INDENT = 100, "    "  # of the printed lines
 MOST_ROWS = 16  # of the numbers that are printed without --numbers
-# A run is said to differ from the record if more of its numbers lie outside than a few, and than
-# this share.
-FEW_OUTSIDE, MOST_OUTSIDE = 2, 0.15
-# With these options another model is trained than the record's.
-OTHER_MODELS = ("quick", "d_model", "heads", "layers")
 
 
 # ---- numbers as a reader wants them
@@ -52,13 +47,15 @@ def between(
     return low if low == high else f"{low}{to}{high}"
 
 
-def beside_record(numbers: Numbers, experiment: str, whose: str = "this run") -> str:
-    """Returns a line for each number: its name, its value, and where the record expects it."""
+def table(runs: Sequence[Numbers], experiment: str, *, ranges: bool) -> str:
+    """Returns a line for each number: its name, its mean, and where another seed falls if asked."""
+    numbers = mean_of(runs)
     frame = pd.DataFrame(index=list(numbers))
+    whose = "this run" if len(runs) == 1 else f"mean of {len(runs)} runs"
     frame[whose] = [number(value) for value in numbers.values()]
     ends = [record.interval(experiment, name) for name in numbers]
-    if any(ends):
-        frame["the record expects"] = [between(pair) if pair else "" for pair in ends]
+    if ranges and any(ends):
+        frame["another seed falls in"] = [between(pair) if pair else "" for pair in ends]
     return frame.to_string() if numbers else ""
 
 
@@ -145,10 +142,14 @@ def judge_claim(claim: Claim, runs: Sequence[Numbers]) -> Finding:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The findings of a run, and whether each of its numbers lies where the record expects it."""
+    """The findings of a run, and how many of its numbers were compared with those of seed 0.
 
-    findings: Sequence[Finding]
-    inside: Sequence[bool]
+    differing has the names of those that are others.
+    """
+
+    findings: Sequence[Finding] = ()
+    compared: int = 0
+    differing: Sequence[str] = ()
 
     @property
     def turned(self) -> list[Finding]:
@@ -157,25 +158,32 @@ class Judgement:
 
     @property
     def differs(self) -> str:
-        """Returns in words where the run came out otherwise; empty where it did not.
-
-        One number in twenty is expected to lie outside, so nothing is said of one or two, nor of a
-        small share.
-        """
+        """Returns in words where the run came out otherwise; empty where it did not."""
         parts = []
         if self.turned:
             ids = [finding.claim.id for finding in self.turned]
             parts.append(f"{' and '.join(ids)} came out otherwise")
-        outside, total = self.inside.count(False), len(self.inside)
-        if outside > FEW_OUTSIDE and outside > MOST_OUTSIDE * total:
-            parts.append(f"{outside} of {total} numbers lie outside the range where it has them")
+        if self.differing:
+            parts.append(
+                f"{len(self.differing)} of {self.compared} numbers are not those of seed 0: "
+                f"{'; '.join(self.differing)}"
+            )
         return f"This run differs from the record: {', and '.join(parts)}." if parts else ""
 
 
-def judge(claims: Iterable[Claim], experiment: str, runs: Sequence[Numbers]) -> Judgement:
-    """Compares the runs of an experiment with the record."""
+def judge(
+    claims: Iterable[Claim], experiment: str, runs: Sequence[Numbers], otherwise: Sequence[str]
+) -> Judgement:
+    """Holds the runs of an experiment against the record.
+
+    otherwise: the options by which they have other numbers than seed 0, so that those are not
+        compared.
+    """
     findings = [judge_claim(claim, runs) for claim in claims]
-    return Judgement(findings, record.inside(experiment, runs))
+    if otherwise:
+        return Judgement(findings)
+    compared = len(record.first_run(experiment))
+    return Judgement(findings, compared, record.differing(experiment, runs[0]))
 
 
 # ---- what is printed
@@ -193,14 +201,17 @@ def wrapped(text: str, indent: str = INDENT) -> str:
     )
 
 
-def print_numbers(experiment: str, runs: Sequence[Numbers], *, everything: bool) -> None:
-    """Prints the means over the runs, one a line; the end of a long list only if asked for."""
-    whose = "this run" if len(runs) == 1 else f"mean of {len(runs)} runs"
-    table = beside_record(mean_of(runs), experiment, whose)
-    if not table:
+def print_numbers(experiment: str, runs: Sequence[Numbers], options: argparse.Namespace) -> None:
+    """Prints the means over the runs, one a line; the end of a long list only with --numbers.
+
+    Where another seed falls stands beside them with --numbers, and where other seeds were run.
+    """
+    other_seeds = bool(options.otherwise) or len(runs) > 1
+    printed = table(runs, experiment, ranges=options.numbers or other_seeds)
+    if not printed:
         return
-    heading, *rows = table.splitlines()
-    if not everything and len(rows) > MOST_ROWS:
+    heading, *rows = printed.splitlines()
+    if not options.numbers and len(rows) > MOST_ROWS:
         more = len(rows) - MOST_ROWS
         rows = [*rows[:MOST_ROWS], f"... {more} more lines with --numbers"]
     print("", heading, *rows, "", sep="\n")
@@ -225,7 +236,7 @@ def print_judgement(judgement: Judgement, *, rules: bool) -> None:
 class SavedRun:
     """What a run of an experiment leaves behind.
 
-    otherwise has the options by which its models are not those of the record: ["--quick"].
+    otherwise has the options by which its numbers are not those of seed 0: ["--quick"].
     """
 
     experiment: str
@@ -235,8 +246,8 @@ class SavedRun:
 
     @property
     def table(self) -> str:
-        """Its numbers, beside what the record expects."""
-        return beside_record(mean_of(self.runs), self.experiment)
+        """Its numbers; if they are not those of seed 0, beside where another seed falls."""
+        return table(self.runs, self.experiment, ranges=bool(self.otherwise))
 
     def judged(self) -> Judgement:
         """Holds it against the record once more.
@@ -245,7 +256,7 @@ class SavedRun:
         """
         claims = importlib.import_module(self.experiment).main.claims
         try:
-            return judge(claims, self.experiment, self.runs)
+            return judge(claims, self.experiment, self.runs, self.otherwise)
         except KeyError:
             raise unreadable(f"{self.experiment}.json") from None
 
@@ -292,12 +303,6 @@ def gather(output_dir: Path) -> list[SavedRun]:
 # ---- the door
 
 
-def made_otherwise(options: argparse.Namespace) -> list[str]:
-    """Returns the options by which the models of a run are not those of the record: ["--quick"]."""
-    given = [name for name in OTHER_MODELS if getattr(options, name)]
-    return [f"--{name.replace('_', '-')}" for name in given]
-
-
 def judge_and_save(
     experiment: str,
     claims: Sequence[Claim],
@@ -306,7 +311,7 @@ def judge_and_save(
     options: argparse.Namespace,
 ) -> bool:
     """Prints what a run says of each claim, and saves it; returns whether all are as recorded."""
-    judgement = judge(claims, experiment, runs)
+    judgement = judge(claims, experiment, runs, options.otherwise)
     print_judgement(judgement, rules=options.numbers)
-    save(SavedRun(experiment, made_otherwise(options), answer, runs), options.output_dir)
+    save(SavedRun(experiment, options.otherwise, answer, runs), options.output_dir)
     return not judgement.turned

@@ -3,10 +3,11 @@
     ./run_all.sh all && ./run_all.sh publish
 
 What a run makes is not in git, so that a run leaves no trace. visualizations/gallery/ is, and only
-this command writes it: exactly the pictures that a README links to. Some it draws itself, from the
-record: the dots of the front door's seven findings, and one for which a run has too few seeds. The
-SVG files of the gallery are drawn by hand, and the film of the live page is recorded by hand, so
-this command leaves them alone (.github/CONTRIBUTING.md).
+this command writes it: exactly the pictures that a README links to. It writes their titles into the
+pages, too, as alt texts. Some pictures it draws itself, from the record: the dots of the front
+door's seven findings, and one for which a run has too few seeds. The SVG files of the gallery are
+drawn by hand, and the film of the live page is recorded by hand, so this command leaves them alone
+(.github/CONTRIBUTING.md).
 """
 
 import argparse
@@ -27,7 +28,6 @@ from shared.lab import findings, pages, record
 from shared.visualization_utils import BLUE, INK, QUIET, RED, save_figure, theme
 
 MORE_SEEDS = ("phase2_multi_head.heads.how_many_heads",)
-FILM = "phase3/live_page.gif"  # recorded by hand
 
 
 # ---- a dot for each run on record: the seven findings of the front door
@@ -187,11 +187,6 @@ def draw_small_pictures(output_dir: Path) -> None:
 # ---- from a run into the gallery
 
 
-def is_made_by_hand(name: str) -> bool:
-    """Returns whether a picture of the gallery is one that no run draws."""
-    return name.endswith(".svg") or name == FILM
-
-
 def draw_without_a_run(options: argparse.Namespace) -> None:
     """Draws the pictures that show the ten seeds of the record."""
     draw_small_pictures(options.output_dir)
@@ -204,7 +199,7 @@ def fill_gallery(output_dir: Path) -> int:
 
     Raises ValueError, before anything is changed, if the run did not draw one of them.
     """
-    names = [name for name in pages.linked_pictures() if not is_made_by_hand(name)]
+    names = [name for name in pages.linked_pictures() if not pages.is_made_by_hand(name)]
     drawn = {}
     for name in names:
         folder = paths.ANIMATIONS if name.endswith(".gif") else paths.PLOTS
@@ -212,8 +207,12 @@ def fill_gallery(output_dir: Path) -> int:
         if not drawn[name].is_file():
             raise ValueError(f"{name} is not drawn yet: run ./run_all.sh all first")
     gallery = paths.ROOT / paths.GALLERY
+    for name in names:
+        published = gallery / name
+        if not published.is_file() or published.read_bytes() != drawn[name].read_bytes():
+            print(f"changed: {paths.shown(published)}")
     for old in gallery.rglob("*.*"):
-        if not is_made_by_hand(old.relative_to(gallery).as_posix()):
+        if not pages.is_made_by_hand(old.relative_to(gallery).as_posix()):
             old.unlink()
     for name in names:
         (gallery / name).parent.mkdir(parents=True, exist_ok=True)
@@ -230,6 +229,8 @@ def main(argv: list[str] | None = None) -> str:
         count = fill_gallery(options.output_dir)
     except ValueError as error:
         parser.error(str(error))
+    for page in pages.write_titles():
+        print(f"changed: {paths.shown(page)}")
     return f"{count} pictures in {paths.GALLERY}"
 
 

@@ -1,43 +1,53 @@
-"""What did every experiment measure on ten seeds that nobody had run before?
+"""What did every experiment measure with seed 0, and on ten seeds that nobody had run before?
 
-The record is data/evidence.csv, one row a number; ./run_all.sh replicate writes it. Its ten seeds
-were first run after all rules had been committed. An experiment is called by its module. Where the
-next seed falls is a prediction interval: mean ± 2.37 s of ten seeds holds 95 % of further ones
-(Student's t with 9 degrees of freedom, times √(1 + 1/10)), and it is widened to all ten.
+The record is data/evidence.csv, one row a number; ./run_all.sh replicate writes it. An experiment
+is called by its module. Whoever runs it without --seed has seed 0, and gets its numbers, to six
+digits, on any processor. The ten seeds say how much another seed differs, and they alone decide
+claims: they were first run after all rules had been committed. Where the next seed falls is a
+prediction interval: mean ± 2.37 s of ten seeds holds 95 % of further ones (Student's t with 9
+degrees of freedom, times √(1 + 1/10)), and it is widened to all ten.
 """
 
 import math
+import platform
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 
 from shared import paths
 from shared.claims import Claim, Numbers, Verdict
 
 SEEDS = range(500, 510)
+FIRST_SEED = 0
+TORCH = torch.__version__.partition("+")[0]
 SEEDS_IN_WORDS = f"seeds {SEEDS[0]} to {SEEDS[-1]}"
 HALF_WIDTH = 2.262 * (1 + 1 / len(SEEDS)) ** 0.5  # of an interval, in standard deviations
 FACTOR = 3  # a positive number that varies by more is judged by its logarithm
-DIGITS = 4  # of a recorded value that is no whole number
-COLUMNS = ["experiment", "number", "seed", "processor", "torch", "code", "value"]
+DIGITS = 8  # of a recorded value that is no whole number
+SIX_DIGITS = 1e-6  # two values are one result if they differ by this share of the larger one
+ROUNDING = 1e-9  # or by this: a number that should be 0 is as large as a rounding
+COLUMNS = ["experiment", "number", "seed", "torch", "code", "value"]
 
 
 def check_rows(rows: pd.DataFrame) -> None:
     """Raises ValueError unless rows are a record: ten seeds of each number, and each row once.
 
-    Every experiment was measured by one processor, one version of torch and one state of the code.
+    The ten seeds of an experiment were measured by one version of torch and one state of the code.
+    So was its seed 0, if it is there.
     """
     if rows.empty or list(rows.columns) != COLUMNS or rows.isna().any(axis=None):
         raise ValueError("rows, columns or values are missing")
     if not np.isfinite(rows["value"]).all():
         raise ValueError("some values are not finite")
+    ten = list(SEEDS)
     for (experiment, number), seeds in rows.groupby(["experiment", "number"])["seed"]:
-        if sorted(seeds) != list(SEEDS):
+        if sorted(seeds) not in (ten, [FIRST_SEED], [FIRST_SEED, *ten]):
             raise ValueError(f"{experiment}: {number}: not {SEEDS_IN_WORDS}, but {sorted(seeds)}")
-    made_by = rows.groupby("experiment")[["processor", "torch", "code"]].nunique()
+    made_by = rows.groupby(["experiment", rows["seed"] == FIRST_SEED])[["torch", "code"]].nunique()
     if (made_by > 1).any(axis=None):
         raise ValueError("an experiment was measured in two ways")
 
@@ -51,7 +61,7 @@ def read(path: Path = paths.EVIDENCE) -> pd.DataFrame:
 
 
 def written_short(value: float) -> str:
-    """Returns a value as the file has it: whole, or with four digits."""
+    """Returns a value as the file has it: whole, or with eight digits."""
     return f"{value:.0f}" if value == round(value) else f"{value:.{DIGITS}g}"
 
 
@@ -68,15 +78,46 @@ def write(rows: pd.DataFrame, path: Path = paths.EVIDENCE) -> None:
         rows.to_csv(unfinished, index=False, lineterminator="\n")
     read.cache_clear()
     runs.cache_clear()
+    first_run.cache_clear()
 
 
 @cache
 def runs(experiment: str) -> Sequence[Numbers]:
-    """Returns the numbers of each seed of the record, or nothing if it lacks the experiment."""
+    """Returns the numbers of each of the ten seeds, or nothing if the record lacks them."""
     rows = read()
-    own = rows[rows["experiment"] == experiment]
+    own = rows[(rows["experiment"] == experiment) & (rows["seed"] != FIRST_SEED)]
     table = own.pivot(index="seed", columns="number", values="value")
     return table.to_dict("records")
+
+
+@cache
+def first_run(experiment: str) -> Numbers:
+    """Returns the numbers of seed 0, but for those that are of a machine or a moment."""
+    rows = read()
+    own = rows[(rows["experiment"] == experiment) & (rows["seed"] == FIRST_SEED)]
+    return dict(zip(own["number"], own["value"], strict=True))
+
+
+def made_by(seeds: Iterable[int]) -> str:
+    """Returns which versions of torch measured these seeds."""
+    rows = read()
+    return ", ".join(sorted(rows.loc[rows["seed"].isin(seeds), "torch"].unique()))
+
+
+def versions() -> str:
+    """Returns what is at work here, beside what measured seed 0."""
+    here = f"here torch {TORCH} and Python {platform.python_version()} are at work"
+    return f"{here}; on record is torch {made_by([FIRST_SEED])}"
+
+
+def differing(experiment: str, numbers: Numbers) -> list[str]:
+    """Returns the names of the numbers that are not those of seed 0 on record, or are missing."""
+    names = []
+    for name, recorded in first_run(experiment).items():
+        value = numbers.get(name, math.nan)
+        if not math.isclose(value, recorded, rel_tol=SIX_DIGITS, abs_tol=ROUNDING):
+            names.append(name)
+    return names
 
 
 def next_seed(values: Sequence[float]) -> tuple[float, float]:
@@ -109,20 +150,6 @@ def interval(experiment: str, name: str) -> tuple[float, float] | None:
     if not measured or name not in measured[0]:
         return None
     return next_seed([numbers[name] for numbers in measured])
-
-
-def inside(experiment: str, measured: Iterable[Numbers]) -> list[bool]:
-    """Returns whether each number of other runs, rounded as recorded, lies in its interval.
-
-    Numbers that the record lacks, or that are the same for all its seeds, are not compared.
-    """
-    answers = []
-    for numbers in measured:
-        for name, value in numbers.items():
-            ends = interval(experiment, name)
-            if ends and ends[0] < ends[1]:
-                answers.append(ends[0] <= float(written_short(value)) <= ends[1])
-    return answers
 
 
 def verdict(claim: Claim) -> Verdict | None:

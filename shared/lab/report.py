@@ -24,7 +24,7 @@ from PIL import Image
 
 from shared import cli, paths
 from shared.claims import PLURAL, all_claims
-from shared.lab import record
+from shared.lab import pages, record
 from shared.lab.findings import Finding, Judgement, SavedRun, gather
 from shared.lab.gallery import SMALL_PICTURES
 from shared.lab.plan import PLANS, SECTIONS, path_of, question_of
@@ -47,8 +47,7 @@ class Drawn:
 
     @property
     def title(self) -> str:
-        """The first sentence of the caption."""
-        return re.split(r"(?<=[.?!])\s", self.caption)[0].removesuffix(".")
+        return pages.title_of(self.caption)
 
 
 @dataclass(frozen=True)
@@ -82,11 +81,8 @@ def link(output_dir: Path, file: Path) -> str:
 def drawn(output_dir: Path, file: Path) -> Drawn:
     """Reads what a picture says of itself."""
     with Image.open(file) as image:
-        caption = image.info.get("Description") or image.info.get("comment") or file.stem
         width, height = image.size
-    if isinstance(caption, bytes):
-        caption = caption.decode()
-    return Drawn(link(output_dir, file), caption, width, height)
+    return Drawn(link(output_dir, file), pages.caption_of(file), width, height)
 
 
 def promised(module: str) -> set[str]:
@@ -116,23 +112,11 @@ def questions_of(phase: str, measured: Mapping[str, SavedRun], output_dir: Path)
     questions = []
     for module in PLANS[phase].all:
         saved = measured.get(module, SavedRun(module))
-        judgement = saved.judged() if saved.runs else Judgement([], [])
+        judgement = saved.judged() if saved.runs else Judgement()
         pictures = drawn_by(module, phase, output_dir)
         if judgement.findings or pictures:
             questions.append(Question(module, pictures, saved, judgement))
     return questions
-
-
-def inside_record(questions: Sequence[Question]) -> list[bool]:
-    """Returns whether each number of a run lies where the record expects it.
-
-    Nothing is compared of a run whose options train otherwise than the record did, such as --quick.
-    """
-    inside = []
-    for question in questions:
-        if not question.saved.otherwise:
-            inside += record.inside(question.module, question.saved.runs[:1])
-    return inside
 
 
 def write_report(output_dir: Path) -> Path:
@@ -160,7 +144,9 @@ def write_report(output_dir: Path) -> Path:
         repository=repository,
         live_page=paths.EXPLORER.name if (output_dir / paths.EXPLORER).is_file() else "",
         measured=[question for question in questions if question.saved.runs],
-        inside=inside_record(questions),
+        versions=record.versions(),
+        compared=sum(question.judgement.compared for question in questions),
+        differing=[question for question in questions if question.judgement.differing],
         surprises=surprises,
         phases=phases,
         lessons={phase: f"{folder}/README.md" for phase, folder in paths.PHASES.items()},

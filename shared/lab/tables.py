@@ -41,9 +41,10 @@ confidence.
 A few findings are about models that other people have trained and published. There the seed draws
 only the sentences, so these lines say *ten draws* and not ten runs.
 
-Every number that the ten runs measured stands in [the table of numbers](numbers.md). Both pages
-are written by [tables.py](../shared/lab/tables.py). What course notes say wrongly, and what is
-true instead, has [a page of its own](notes.md).
+The ten runs were made with torch {torch}. Every number that they measured stands in [the table of
+numbers](numbers.md), beside that of seed 0, which your own run gives. Both pages are written by
+[tables.py](../shared/lab/tables.py). What course notes say wrongly, and what is true instead, has
+[a page of its own](notes.md).
 """
 FINDING = """
 <details><summary><a id="{id}"></a><b>{verdict}</b> · {point}</summary>
@@ -61,19 +62,22 @@ Measured by [{script}](../{path}), with [all its numbers](numbers.md#{experiment
 NUMBERS_OPENING = """\
 # Every number on record
 
-Each script that measures was run ten times, with {seeds}. For each number that it measures, this
-page says what the ten runs gave on average, and the range in which a run of your own should fall,
-nineteen times in twenty (a 95 % prediction interval: the mean and 2.37 standard deviations to both
-sides). The ten values themselves are in [evidence.csv](evidence.csv). Numbers in README and lessons
-lead here. Written by [tables.py](../shared/lab/tables.py).
+**Seed 0** is what you get: run a script without `--seed`, and it prints these numbers, on every
+processor, to six digits. (A dash stands for what is of one machine or one moment, such as a time.)
+
+**Ten other seeds**, {seeds}, say how much it matters with which random numbers training begins.
+Of them this page has the mean, and the range in which one more seed should fall, nineteen times in
+twenty (a 95 % prediction interval: the mean and 2.37 standard deviations to both sides). They were
+run with torch {torch}; the ten values themselves are in [evidence.csv](evidence.csv). Numbers in
+README and lessons lead here. Written by [tables.py](../shared/lab/tables.py).
 """
 NUMBERS_OF = """
 ## <a id="{experiment}"></a>{experiment}
 
 {question} [{script}](../{path})
 
-| number | mean of ten runs | a new run falls in |
-|---|---|---|
+| number | seed 0 | mean of ten others | one more falls in |
+|---|---|---|---|
 """
 OUT_OF_SAMPLE = """
 ## What became of the rules
@@ -206,6 +210,7 @@ def claims_page(claims: Sequence[Claim]) -> str:
     text = OPENING.format(
         counts=counts_of(on_record),
         seeds=record.SEEDS_IN_WORDS,
+        torch=record.made_by(record.SEEDS),
         all=len(claims),
         revised=sum(bool(claim.revised) for claim in claims),
     )
@@ -222,7 +227,7 @@ def claims_page(claims: Sequence[Claim]) -> str:
 
 def numbers_page() -> str:
     """Returns every number on record as Markdown, a table for each experiment."""
-    text = NUMBERS_OPENING.format(seeds=record.SEEDS_IN_WORDS)
+    text = NUMBERS_OPENING.format(seeds=record.SEEDS_IN_WORDS, torch=record.made_by(record.SEEDS))
     last = ""
     for anchor, module, name in pages.rows():
         if module != last:
@@ -234,9 +239,15 @@ def numbers_page() -> str:
                 path=path,
             )
             last = module
-        mean = fmean(numbers[name] for numbers in record.runs(module))
-        ends = findings.between(record.interval(module, name))
-        text += f'| <a id="{anchor}"></a>{cell(name)} | {findings.number(mean)} | {ends} |\n'
+        first = record.first_run(module).get(name)
+        ends = record.interval(module, name)
+        cells = [
+            f'<a id="{anchor}"></a>{cell(name)}',
+            "–" if first is None else findings.number(first),
+            findings.number(fmean(numbers[name] for numbers in record.runs(module))),
+            findings.between(ends),
+        ]
+        text += f"| {' | '.join(cells)} |\n"
     return text
 
 

@@ -13,6 +13,7 @@ from shared import paths
 from shared.claims import Claim, all_claims
 from shared.lab import findings, record
 from shared.lab.gallery import SMALL_PICTURES
+from shared.lab.plan import path_of
 from shared.lab.report import write_report
 from shared.tests.helpers import axe_violations
 from shared.visualization_utils import save_figure
@@ -58,15 +59,10 @@ IN_ORDER = ["C901", "C902", "C903", "no-phase-4"]
 
 
 def measured(experiment):
-    """A run: all numbers in the middle of what the record expects, but five are far above it."""
-    names = [*record.runs(experiment)[0]]
-    ends = {name: record.interval(experiment, name) for name in names}
-    numbers = {name: (low + high) / 2 for name, (low, high) in ends.items()}
-    changing = [name for name, (low, high) in ends.items() if low < high]
-    for name in changing[:5]:
-        low, high = ends[name]
-        numbers[name] = high + 9 * (high - low)
-    return numbers | {"wetness": 0.5}
+    """A run: all numbers are those of seed 0, but the first."""
+    numbers = dict(record.first_run(experiment))
+    first = next(iter(numbers))
+    return numbers | {first: numbers[first] + 1, "wetness": 0.5}
 
 
 @pytest.fixture(scope="module")
@@ -119,13 +115,20 @@ def test_report_escapes_and_leaves_nothing_out(report):
     assert "plots/phase1/scaling.png" in article and "What does dividing by √d_k do" in article
 
 
-def test_the_page_says_how_far_a_run_agrees_with_the_record(report):
-    inside = []
+def told(page):
+    """What the page says of the run."""
+    return section(page, '<h2 id="run">', '<h2 id="surprises">')
+
+
+def test_the_page_says_what_of_a_run_is_not_ours(report, made_up, tmp_path):
+    compared = sum(len(record.first_run(experiment)) for experiment in MADE)
+    assert f"<strong>2 of {compared} numbers of your run are not ours.</strong>" in told(report)
     for experiment in MADE:
-        inside += record.inside(experiment, [measured(experiment)])
-    words = f"{len(inside) - 10} of {len(inside)} numbers of your run lie in their ranges"
-    assert words in section(report, '<h2 id="run">', '<h2 id="surprises">')
+        changed = record.differing(experiment, measured(experiment))
+        assert f"{path_of(experiment)}: {changed[0]}</li>" in told(report)
+        findings.save(findings.SavedRun(experiment, runs=[record.first_run(experiment)]), tmp_path)
     assert report.read_text(encoding="utf-8").count("<em>In your run: ") == TURNED
+    assert f"Your run is ours: all {compared} numbers." in told(write_report(tmp_path))
 
 
 def test_a_test_drive_is_told_and_not_compared(tmp_path, made_up):
@@ -135,10 +138,10 @@ def test_a_test_drive_is_told_and_not_compared(tmp_path, made_up):
                 findings.SavedRun(experiment, otherwise, "", [measured(experiment)]), tmp_path
             )
         page = write_report(tmp_path)
-        words = section(page, '<h2 id="run">', '<h2 id="surprises">')
+        words = told(page)
         assert f"{1 + bool(options)} of 2 experiments were run with <code>--heads</code>" in words
-        assert ("<code>--quick</code>" in words) == bool(options)
-        assert ("lie in their ranges" in words) == (not options)
+        assert ("<code>--quick</code>" in words) == ("may mislead" in words) == bool(options)
+        assert ("not ours" in words) == (not options)
         differing = page.read_text(encoding="utf-8").count("<em>In your run: ")
         assert differing == (0 if options else 1), "those that were made like the record"
 
