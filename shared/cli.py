@@ -17,7 +17,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import matplotlib
 import torch
@@ -39,7 +39,7 @@ LIMITS = {
 
 
 # These options leave every number of a run as it is.
-SAME_NUMBERS = ("seeds", "retrain", "numbers", "output_dir", "pictures", "format")
+SAME_NUMBERS = ("seeds", "retrain", "numbers", "output_dir", "pictures", "format", "if_used")
 
 
 class Parser(argparse.ArgumentParser):
@@ -49,15 +49,27 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """Returns a parser with the common options; description is the script's own docstring."""
+def parser(description: str | None, without: str = "") -> argparse.ArgumentParser:
+    """Returns a parser with the common options; description is the script's own docstring.
+
+    without: those that the script does not use, as "--device --seeds". Help leaves them out, and
+    parse refuses them, but for somebody who runs many scripts with the same options: --if-used.
+    """
     result = Parser(
-        prog=Path(sys.argv[0]).name,
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add = result.add_argument
+    unused = []
+    result.set_defaults(unused=unused)
+
+    def add(option: str, **how: Any) -> None:
+        action = result.add_argument(option, **how)
+        if option in without.split():
+            action.help = argparse.SUPPRESS
+            unused.append(action)
+
+    add("--if-used", action="store_true", help=argparse.SUPPRESS)
     default = f'(default: of --sentences, "{TOY_SENTENCE}")'
     add("--sentence", metavar="TEXT", help=f"the sentence to look at {default}")
     add(
@@ -119,6 +131,7 @@ def parse(result: argparse.ArgumentParser, argv: list[str] | None = None) -> arg
     options by which the run has other numbers than one without options: ["--seed"]).
     """
     options = result.parse_args(argv)
+    leave_unused(result, options)
     otherwise = []
     for name, value in vars(options).items():
         if name not in SAME_NUMBERS and value != result.get_default(name):
@@ -136,11 +149,19 @@ def parse(result: argparse.ArgumentParser, argv: list[str] | None = None) -> arg
     except OSError as error:
         result.error(f"cannot use {error.filename}: {error.strerror}")
     torch.set_default_dtype(dtype_on(options.device))  # before anything is drawn
-    if torch.get_default_dtype() == torch.float32:
-        print(f"{options.device} has no float64: your numbers will differ from ours", flush=True)
+    if options.device == "mps":
+        print("mps has no float64: your numbers will differ from ours")
     torch.manual_seed(options.seed)
     torch.set_num_threads(1)  # for models this small a second thread only costs
     return options
+
+
+def leave_unused(result: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Refuse what the script does not use or, with --if-used, set it back to its default."""
+    for action in options.unused:
+        if getattr(options, action.dest) != action.default and not options.if_used:
+            result.error(f"{action.option_strings[0]}: this script does not use it")
+        setattr(options, action.dest, action.default)
 
 
 def attention_class(name: str) -> MakeAttention:

@@ -229,6 +229,7 @@ main = Experiment(
     "gradients at the scores from fading as d_k grows. After training, a head of d_k = 64 gets "
     "{n[divided, best rate]:.0%} of its answers right with the division, and "
     "{n[not divided, best rate]:.0%} without it.",
+    without="--device",
 )
 
 if __name__ == "__main__":

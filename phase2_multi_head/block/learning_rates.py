@@ -173,6 +173,7 @@ main = Experiment(
     note=f"two layers of four heads, {STEPS} steps of AdamW at a constant rate; with warm-up it "
     "rises over the first third\nequally many weights",
     answer=answer,
+    without="--device",
 )
 
 if __name__ == "__main__":

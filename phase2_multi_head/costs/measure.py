@@ -25,10 +25,8 @@ Times = dict[str, list[float]]  # of each call, by its name: seconds in each rou
 
 def synchronize(device: str) -> None:
     """Wait for the device: a call on a GPU returns before its work is done."""
-    if device.startswith("cuda"):
-        torch.cuda.synchronize(device)
-    elif device.startswith("mps"):
-        torch.mps.synchronize()
+    if device != "cpu":
+        torch.accelerator.synchronize()
 
 
 def paired_times(calls: dict[str, Callable[[], Any]], *, rounds: int, device: str = "cpu") -> Times:

@@ -233,6 +233,7 @@ main = Experiment(
     "{n[first, heads]:.0f} rest on the first token",
     add_options=add_model,
     claims_apply=is_default,
+    without="--device",
 )
 
 if __name__ == "__main__":

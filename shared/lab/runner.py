@@ -186,9 +186,12 @@ def processes(modules: Iterable[str] = ()) -> Pool:
         signal.signal(signal.SIGINT, heard)
 
 
-def without_retrain(argv: list[str]) -> list[str]:
-    """Returns the options of a script whose models have just been trained."""
-    return [option for option in argv if option != "--retrain"]
+def for_each_script(argv: list[str]) -> list[str]:
+    """Returns the options of a run for each script: its models have just been trained.
+
+    By itself a script refuses an option that it does not use; here the option is for the others.
+    """
+    return ["--if-used", *(option for option in argv if option != "--retrain")]
 
 
 def train_side_by_side(pool: Pool, plans: dict[str, Plan], argv: list[str], teller: Teller) -> None:
@@ -212,7 +215,7 @@ def run_side_by_side(pool: Pool, plans: dict[str, Plan], argv: list[str], teller
     for plan in plans.values():
         for name in (*plan.slow, *plan.scripts):  # the slow ones first
             if name not in started:
-                started[name] = pool.apply_async(run_script, (name, without_retrain(argv)))
+                started[name] = pool.apply_async(run_script, (name, for_each_script(argv)))
     bar = tqdm(total=len(started), desc="scripts", leave=False, disable=None)
     for phase, plan in plans.items():
         tqdm.write(f"\n---- {SECTIONS[phase]}")
@@ -239,7 +242,7 @@ def run_phases(phases: list[str], argv: list[str], options: argparse.Namespace, 
     for plan in plans.values():
         for name in plan.alone + (plan.longer if word == "all" else ()):
             if can_run(name):
-                teller.tell(name, run_script(name, without_retrain(argv)))
+                teller.tell(name, run_script(name, for_each_script(argv)))
 
 
 # ---- the words

@@ -21,7 +21,8 @@ from phase3_visualization import attention_3d, attention_flow
 from phase4_causal import summary
 from phase4_causal import visualize as visualize4
 from phase4_causal.masking import conventions
-from shared import paths, toy_language
+from shared import cli, paths, toy_language
+from shared.lab.plan import can_run, scripts
 from shared.lab.report import promised
 from shared.tests.helpers import smallest, watched_texts
 from shared.tests.last_run import check_picture, pictures_in, scripts_that_run
@@ -124,10 +125,37 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(arguments, message, capsys)
     if arguments[-1] == "cuda" and torch.cuda.is_available():
         pytest.skip("this machine has CUDA")
     with pytest.raises(SystemExit) as stop:
-        output_projection.main(arguments)
+        visualize1.main(arguments)
     printed = capsys.readouterr().err
     assert stop.value.code == 2
     assert re.search(message, printed) and printed.count("\n") == 1, printed
+
+
+# What reads the option, or hands it to whoever loads or trains a model.
+USES_DEVICE = re.compile(r"options\.device|(trained|load_\w+)_model\(.*options[,)]")
+EXERCISES = [f"{folder}.exercises" for folder in paths.PHASES.values()]
+
+
+@pytest.mark.parametrize("name", [*filter(can_run, scripts()), *EXERCISES])
+def test_a_script_computes_on_the_device_or_refuses_the_option(name, monkeypatch, capsys):
+    def is_used(_):
+        raise ValueError("is used")
+
+    monkeypatch.setattr(cli, "_device", is_used)
+    script = importlib.import_module(name)
+    with pytest.raises(SystemExit) as stop:
+        script.main(["--device", "cuda"])
+    printed = capsys.readouterr().err
+    assert stop.value.code == 2 and printed.count("\n") == 1
+    uses = USES_DEVICE.search(inspect.getsource(script))
+    assert ("is used" if uses else "--device") in printed
+
+
+def test_a_run_of_many_scripts_gives_them_all_its_options(monkeypatch):
+    monkeypatch.setattr(cli, "_device", lambda name: name)
+    parsers = [cli.parser(""), cli.parser("", without="--device")]
+    given = ["--if-used", "--device", "mps"]
+    assert [cli.parse(parser, given).device for parser in parsers] == ["mps", "cpu"]
 
 
 def test_a_script_starts_from_anywhere(tmp_path):

@@ -167,7 +167,7 @@ def test_the_story_is_told_in_reading_order_and_the_log_has_the_rest(script, cap
         "model of 0, again: True",
         "model of 1, again: True",
         "== phase/first.py",
-        "first got ['--quick', '--seeds', '2']",
+        "first got ['--if-used', '--quick', '--seeds', '2']",
     ]
 
 
