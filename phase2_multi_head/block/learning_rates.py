@@ -174,6 +174,8 @@ main = Experiment(
     "rises over the first third\nequally many weights",
     answer=answer,
     without="--device",
+    # Rates that are too high, as here on purpose: what a processor rounds grows until it shows.
+    machine_dependent=("plain, 0.01", "plain*, 0.03", "plain*, 0.1", "gate, 0.03", "gate, 0.1"),
 )
 
 if __name__ == "__main__":

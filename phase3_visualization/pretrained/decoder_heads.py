@@ -234,6 +234,8 @@ main = Experiment(
     add_options=add_model,
     claims_apply=is_default,
     without="--device",
+    # A published model has float32, where a score has seven digits; this one is near 0.
+    machine_dependent=("highest score in the shuffled model",),
 )
 
 if __name__ == "__main__":

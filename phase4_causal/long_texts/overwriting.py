@@ -6,6 +6,8 @@ delta rule, which writes the difference to what the key gives now; and softmax a
 keeps everything, alone and with a little more weight for later places.
 """
 
+import math
+
 import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
@@ -23,6 +25,7 @@ D_K = 64  # numbers of a key, and of a value
 TEXTS = 20  # of each number of keys
 COUNTS = (4, 8, 16, 32, 64, 128, 256)  # of keys that are written twice
 SHARPNESS = 64.0  # score of a key with itself, for softmax
+EVEN = 1e-9  # two similarities that differ by less are the same but for rounding
 LATER = 0.1  # what each place further on adds to the score
 COLORS = {"sums": ORANGE, "delta rule": BLUE, "softmax": GREY, "softmax, later preferred": GREEN}
 LABELS = {  # memory -> how the picture says it
@@ -65,6 +68,18 @@ def outputs_of_memories(query: Tensor, key: Tensor, value: Tensor) -> dict[str, 
     }
 
 
+def share_right(output: Tensor, values: Tensor, newest: Tensor) -> float:
+    """Returns the share of answers (B, n, d) that are nearer to the newest value than to others.
+
+    Of those that are as near to another value half count, as if a coin decided, and no rounding.
+    """
+    similarity = output @ values.mT  # (B, n, d) @ (B, d, 2n) -> (B, n, 2n)
+    right = similarity.gather(-1, newest[..., None]).squeeze(-1)
+    best_other = similarity.scatter(-1, newest[..., None], -math.inf).amax(dim=-1)
+    tied = (right - best_other).abs() < EVEN
+    return torch.where(tied, 0.5, (right > best_other).double()).mean().item()
+
+
 def measure(run: Run) -> Numbers:
     """Returns the share of answers nearest to the newest value, by memory and number of keys."""
     generator = torch.Generator().manual_seed(run.seed)
@@ -74,8 +89,7 @@ def measure(run: Run) -> Numbers:
         keys, values, newest, text = written_twice(count, generator)
         outputs = outputs_of_memories(keys, keys[each, text % count], values[each, text])
         for name, output in outputs.items():
-            nearest = (output @ values.mT).argmax(dim=-1)  # of all values: (TEXTS, count)
-            numbers[f"{name}, {count}"] = (nearest == newest).double().mean().item()
+            numbers[f"{name}, {count}"] = share_right(output, values, newest)
     return numbers
 
 

@@ -305,6 +305,13 @@ def test_texts_write_every_key_twice_and_its_newest_value_last():
     assert 0 < (newest < 11).double().mean() < 1, "which value is the newest is chance"
 
 
+def test_an_answer_as_near_to_another_value_counts_half():
+    values = torch.eye(3, dtype=torch.float64)[None]
+    output = torch.tensor([[[0, 2, 1], [1, 3, 3 + 1e-12], [1, 0, 2.0]]]).double()  # a coin for one
+    newest = torch.tensor([[1, 1, 0]])
+    assert overwriting.share_right(output, values, newest) == 0.5
+
+
 def test_every_question_of_a_text_has_the_value_that_stands_behind_its_key():
     symbols, answers = hybrid.pairs_and_questions(11, 7, torch.Generator().manual_seed(0))
     assert symbols.shape == (11, 21)

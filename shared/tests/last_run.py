@@ -6,6 +6,8 @@ Its name keeps it out of the tests of everything: a reader may have run a part, 
 their own. The gate runs all, and then asks this.
 """
 
+import importlib
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -15,7 +17,7 @@ from phase2_multi_head.heads import output_projection
 from phase4_causal import visualize as visualize4
 from shared import paths
 from shared.claims import all_claims
-from shared.lab import findings
+from shared.lab import findings, record
 from shared.lab.plan import PLANS, can_run
 from shared.lab.report import promised
 
@@ -80,6 +82,14 @@ def test_every_experiment_left_the_numbers_of_its_claims():
     for claim in all_claims():
         if claim.experiment in ran:
             assert claim.holds(measured[claim.experiment][0]) in (True, False), claim.id
+
+
+def test_every_number_that_does_not_depend_on_the_machine_is_on_record():
+    """replicate.py --check compares them."""
+    for saved in findings.gather(paths.ROOT):
+        main = importlib.import_module(saved.experiment).main
+        numbers = set(filter(main.is_reproducible, saved.runs[0]))
+        assert numbers == set(record.first_run(saved.experiment)), saved.experiment
 
 
 @pytest.mark.parametrize("script", [output_projection, visualize1, visualize4])
