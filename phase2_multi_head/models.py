@@ -1,8 +1,8 @@
 """Which models does this phase train?
 
 Two layers of four heads and one layer of several guess hidden words. Two layers guess next words,
-with an attention of choice. A single block must look at two places at once, as
-two_places.py of phase 1 asks it.
+with an attention of choice, and one layer does so with a causal mask and without. A single block
+must look at two places at once, as two_places.py of phase 1 asks it.
 """
 
 import argparse
@@ -37,6 +37,14 @@ ONE_LAYER_RECIPE = Recipe(
     matrix_decay=LITTLE_DECAY,
 )
 NEXT_WORD_RECIPE = Recipe("next words", "next word", num_heads=4, num_layers=2, steps=0)
+# A pair with the same first weights and the same batches. Phase 4 measures what the mask is for,
+# and in the live page of phase 3 both models run.
+WITH_MASK_RECIPE = Recipe(
+    "with_causal_mask", "next word", num_heads=4, num_layers=1, steps=200, batch_size=32
+)
+WITHOUT_MASK_RECIPE = replace(
+    WITH_MASK_RECIPE, name="without_causal_mask", objective="next word, without a mask"
+)
 AGAIN = 1000  # added to a seed: the model trained again, with a seed that no other run of ten has
 
 

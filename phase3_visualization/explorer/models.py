@@ -2,7 +2,7 @@
 
 The model of phase 2 at several steps of its training, and trained once more with another seed; and
 three pairs of small ones, one whole and one broken: the same first weights, the same batches, the
-same steps, and one thing taken out. All six take about ten seconds of one core.
+same steps, and one thing taken out.
 
     divided, undivided    one head that looks at two places (phase1_single_head/parts/scaling.py)
     masked, unmasked      next words (phase4_causal/masking/breaking_causality.py)
@@ -26,7 +26,7 @@ from phase1_single_head.order.reverse_and_copy import REVERSE, SymbolMover, trai
 from phase1_single_head.parts.two_places import train_two_places
 from phase1_single_head.parts.undivided import UndividedSelfAttention
 from phase1_single_head.self_attention import SelfAttention
-from phase2_multi_head.models import MULTI_HEAD_RECIPE
+from phase2_multi_head.models import MULTI_HEAD_RECIPE, WITH_MASK_RECIPE, WITHOUT_MASK_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared.experiment import Run
 from shared.grammar import roles
@@ -35,9 +35,6 @@ from shared.toy_model import ToyTransformer
 from shared.training.checkpoints import trained_model
 from shared.training.recipes import Recipe, Trained
 
-# As phase 4 trains them: one layer of four heads, a copy of it without the mask.
-MASKED = Recipe("wager_masked", "next word", num_heads=4, num_layers=1, steps=200, batch_size=32)
-UNMASKED = replace(MASKED, name="wager_unmasked", objective="next word, without a mask")
 TWO_PLACES_STEPS, REVERSE_STEPS = 300, 150  # as scaling.py and positions.py train them
 # Of the 800 steps of MULTI_HEAD_RECIPE. Most are from its second quarter, where most happens.
 SHOWN_STEPS = (0, 100, 150, 180, 200, 220, 250, 300, 340, 400, 600, 800)
@@ -159,8 +156,8 @@ def train_pairs(options: argparse.Namespace) -> tuple[dict[str, nn.Module], Tens
     pairs = {
         "divided": divided,
         "undivided": undivided,
-        "masked": next_words(MASKED, options),
-        "unmasked": next_words(UNMASKED, options),
+        "masked": next_words(WITH_MASK_RECIPE, options),
+        "unmasked": next_words(WITHOUT_MASK_RECIPE, options),
         "placed": train_mover("sinusoidal", whole, REVERSE, seed, steps),
         "unplaced": train_mover("none", whole, REVERSE, seed, steps),
     }

@@ -21,6 +21,7 @@ import torch
 
 from phase1_single_head.order.reverse_and_copy import SymbolMover
 from phase1_single_head.parts.two_places import TwoPlaces
+from phase2_multi_head.models import WITH_MASK_RECIPE
 from phase3_visualization.explorer import examples, models
 from shared import paths
 from shared.toy_language import SPECIAL, VOCABULARY
@@ -31,7 +32,7 @@ NUM_EXAMPLES = 12  # of symbols and of letters, new to the models
 NUM_WRITTEN = 4  # sentences
 SETUP_NUMBERS = {  # what the texts may name beside the record
     "two_places_steps": models.TWO_PLACES_STEPS,
-    "masked_steps": models.MASKED.steps,
+    "masked_steps": WITH_MASK_RECIPE.steps,
     "symbols": TwoPlaces.SYMBOLS,
     "letters": SymbolMover.LENGTH,
     "alphabet": SymbolMover.SYMBOLS,

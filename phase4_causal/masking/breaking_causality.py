@@ -14,56 +14,33 @@ import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
-from torch import Tensor
 
+from phase2_multi_head.models import WITH_MASK_RECIPE, WITHOUT_MASK_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.best_reader import next_word_floor
 from shared.toy_language import PAD_ID, VOCABULARY, Sentence
 from shared.toy_model import ToyTransformer
-from shared.training.loop import fit
+from shared.training.checkpoints import trained_model
 from shared.training.objectives import corpus, next_word_loss, to_batch, word_by_word_loss
-from shared.training.recipes import Recipe, new_model
+from shared.training.recipes import variant
 from shared.visualization_utils import BLUE, GREY, ORANGE, QUIET, readable
 
-STEPS, BATCH, NUM_SENTENCES = 200, 32, 300
-OBJECTIVE_OF = {"with the mask": "next word", "without": "next word, without a mask"}
+NUM_SENTENCES = 300
+RECIPES = {"with the mask": WITH_MASK_RECIPE, "without": WITHOUT_MASK_RECIPE}
 COLORS = {"with the mask": BLUE, "without": ORANGE}  # of a model, by how it was trained
 LAYERS = {1: "one layer", 2: "two layers"}
 UNIFORM = math.log(len(VOCABULARY))  # loss of a guess that takes all words for equally likely
 
 
-def train_in_mode(
-    mode: str, num_layers: int, sentences: list[Sentence], steps: int, seed: int
-) -> tuple[ToyTransformer, list[float]]:
-    """Returns a model trained on next words, and its loss at each step.
-
-    Both modes begin with the same weights and see the same batches. `train` would draw other
-    ones, of sentences alike in length, and the numbers of the record are of these.
-    """
-    recipe = Recipe("breaking_causality", OBJECTIVE_OF[mode], 4, num_layers, steps, seed=seed)
-    model = new_model(recipe, MultiHeadAttention)
-    generator = torch.Generator().manual_seed(seed)
-    tokens, lengths = to_batch(sentences, recipe.objective)
-
-    def loss_of_step(_: int) -> Tensor:
-        batch = torch.randint(len(tokens), (BATCH,), generator=generator)
-        longest = int(lengths[batch].max())
-        return next_word_loss(
-            model, tokens[batch, :longest], lengths[batch], objective=recipe.objective
-        )
-
-    losses = fit(model, loss_of_step, steps, progress=f"training {mode}")
-    return model, losses
-
-
 @torch.no_grad()
 def full_loss(model: ToyTransformer, sentences: list[Sentence], mode: str) -> float:
     """Returns the loss in nats a word when whole sentences go in, with the mask or without."""
-    objective = OBJECTIVE_OF[mode]
+    objective, device = RECIPES[mode].objective, model.positions.device
     tokens, lengths = to_batch(sentences, objective)
-    return next_word_loss(model, tokens, lengths, objective=objective).item()
+    loss = next_word_loss(model, tokens.to(device), lengths.to(device), objective=objective)
+    return loss.item()
 
 
 def bigram_loss(sentences: list[Sentence], held_out: list[Sentence]) -> float:
@@ -86,15 +63,17 @@ def bigram_loss(sentences: list[Sentence], held_out: list[Sentence]) -> float:
 def measure(run: Run) -> Numbers:
     """Returns losses in nats per word, of held-out sentences except "in training"."""
     sentences, held_out = corpus()
-    sentences = sentences[: STEPS * BATCH]  # more would not be seen
+    # As many as each model sees.
+    sentences = sentences[: WITH_MASK_RECIPE.steps * WITH_MASK_RECIPE.batch_size]
     tested = held_out[: 40 if run.options.quick else NUM_SENTENCES]
     grammar = next_word_floor(tested)
     numbers = {"the grammar": grammar}
-    for mode in OBJECTIVE_OF:
+    for mode, recipe in RECIPES.items():
         for num_layers, layers in LAYERS.items():
-            steps = run.steps(STEPS)
-            model, losses = train_in_mode(mode, num_layers, sentences, steps, run.seed)
-            run.shown[mode] = losses  # of two layers, which come last
+            sized = variant(recipe, num_layers=num_layers)
+            trained = trained_model(sized, MultiHeadAttention, run.options, run.seed)
+            model = trained.model
+            run.shown[mode] = trained.losses  # of two layers, which come last
             in_training = full_loss(model, sentences[: len(tested)], mode)
             word_by_word = word_by_word_loss(model, tested)
             numbers[f"trained {mode}, {layers}, in training"] = in_training
@@ -165,8 +144,8 @@ main = Experiment(
     CLAIMS,
     picture,
     title="A model trained without the mask writes worse than a guess",
-    note=f"two layers, trained {STEPS} steps each, same first weights and batches · "
-    f"{NUM_SENTENCES} held-out sentences",
+    note=f"two layers, trained {WITH_MASK_RECIPE.steps} steps each, same first weights and "
+    f"batches · {NUM_SENTENCES} held-out sentences",
     answer="It learns to copy the next word, which it can see: its loss in training is "
     "{n[trained without, two layers, in training]:.1g}. From the past alone it is "
     "{n[trained without, two layers, word by word]:.1f}, where a guess among all words loses "

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from phase1_single_head.self_attention import masked_softmax, scaled_dot_product_attention
 from phase2_multi_head.models import MULTI_HEAD_RECIPE as MASKED_WORD_RECIPE
+from phase2_multi_head.models import WITH_MASK_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention, generate
 from phase4_causal.long_texts.flash_attention import flash_attention
@@ -33,9 +34,9 @@ from shared.tests.helpers import near
 from shared.toy_language import END_ID, START_ID, TOY_SENTENCE, VOCABULARY, Sentence, encode
 from shared.toy_model import ToyTransformer, weights_on_sentence
 from shared.training.objectives import corpus, word_by_word_loss
-from shared.training.recipes import untrained_model
+from shared.training.recipes import train, untrained_model
 
-SENTENCES, HELD_OUT = corpus()
+_, HELD_OUT = corpus()
 TOKENS = torch.tensor([[START_ID, *encode(["the", "cat", "sat", "on"])]])
 RIGHT = {  # written, read
     ("True = may attend", "True = may attend"),
@@ -180,7 +181,7 @@ def test_the_last_word_needs_no_mask_in_the_first_layer(num_layers, same):
 
 @torch.no_grad()
 def test_word_by_word_loss_of_a_causal_model_is_its_full_loss_and_a_loop_agrees():
-    model, _ = breaking_causality.train_in_mode("with the mask", 1, SENTENCES[:64], 3, seed=5)
+    model = train(replace(WITH_MASK_RECIPE, steps=3), MultiHeadAttention).model
     terms = []
     for sentence in HELD_OUT[:5]:
         tokens = [START_ID, *encode(sentence.words), END_ID]
