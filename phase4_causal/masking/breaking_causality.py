@@ -150,7 +150,6 @@ main = Experiment(
     "{n[trained without, two layers, in training]:.1g}. From the past alone it is "
     "{n[trained without, two layers, word by word]:.1f}, where a guess among all words loses "
     f"{UNIFORM:.1f}",
-    without="--device",
 )
 
 if __name__ == "__main__":
