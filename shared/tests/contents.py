@@ -47,6 +47,12 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group("live page" if live else "pages"))
 
 
+@pytest.fixture(autouse=True)
+def float32_unless_said():
+    """Every test begins as a notebook does. cli.parse, called by a test, sets float64 for good."""
+    torch.set_default_dtype(torch.float32)
+
+
 @pytest.fixture(scope="session")
 def browser():
     """One headless Chromium for all tests of pages; without one they are skipped, and say so."""
