@@ -49,7 +49,7 @@ class Sampled:
         for layer, head in removed:
             gates[layer, head] = 0
         with gated_heads(self.layers, gates):
-            return self.losses().double().cpu()
+            return self.losses().cpu().double()
 
 
 @contextmanager

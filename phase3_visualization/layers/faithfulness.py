@@ -51,7 +51,7 @@ def numbers_by_method(model: ToyTransformer, case: HiddenWord) -> dict[str, Tens
     """Returns for each method a number for each word (T,); the hidden word's own is not read."""
     tokens = torch.tensor([case.tokens()], device=model.positions.device)
     _, layers = model(tokens)
-    layers = [weights[0].double().cpu() for weights in layers]  # (1, H, T, T) -> (H, T, T)
+    layers = [weights[0].cpu().double() for weights in layers]  # (1, H, T, T) -> (H, T, T)
     return {
         "raw weights": layers[-1].mean(dim=0)[case.hidden],  # heads averaged
         "rollout": attention_rollout(layers)[case.hidden],

@@ -126,7 +126,7 @@ def leave_one_out(model: ToyTransformer, case: HiddenWord) -> Tensor:
     """
     rows = [case.tokens(j) for j in range(len(case.words))]
     losses = hidden_loss(model, rows, case)
-    return (losses - losses[case.hidden]).double().cpu()
+    return (losses - losses[case.hidden]).cpu().double()
 
 
 @torch.enable_grad()
@@ -135,7 +135,7 @@ def gradient_lengths(model: ToyTransformer, case: HiddenWord) -> Tensor:
     with recorded_outputs(model.embedding) as embeddings:
         loss = hidden_loss(model, [case.tokens()], case)
     (gradient,) = torch.autograd.grad(loss.sum(), embeddings)
-    return gradient[0].norm(dim=-1).double().cpu()  # (1, T, d_model) -> (T,)
+    return gradient[0].norm(dim=-1).cpu().double()  # (1, T, d_model) -> (T,)
 
 
 def cost_to_perfect_reader(words: Sequence[str], hidden: int, left_out: int) -> float:

@@ -52,7 +52,7 @@ def answers_through(
     flat = logits.flatten(0, 1)  # (N, T, V) -> (N * T, V)
     loss = F.cross_entropy(flat, wanted.flatten(), ignore_index=PAD_ID)
     right = logits.argmax(dim=-1) == wanted
-    return loss.item(), right[wanted != PAD_ID].double().mean().item()
+    return loss.item(), right[wanted != PAD_ID].cpu().double().mean().item()
 
 
 def measure(run: Run) -> Numbers:

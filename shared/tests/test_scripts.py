@@ -151,11 +151,24 @@ def test_a_script_computes_on_the_device_or_refuses_the_option(name, monkeypatch
     assert ("is used" if uses else "--device") in printed
 
 
-def test_a_run_of_many_scripts_gives_them_all_its_options(monkeypatch):
-    monkeypatch.setattr(cli, "_device", lambda name: name)
-    parsers = [cli.parser(""), cli.parser("", without="--device")]
-    given = ["--if-used", "--device", "mps"]
-    assert [cli.parse(parser, given).device for parser in parsers] == ["mps", "cpu"]
+def test_a_run_on_a_mac_has_float32_where_a_script_uses_the_gpu_and_says_so(monkeypatch, capsys):
+    """A run gives its options to all scripts, also to those that compute on the CPU."""
+    gpu = torch.device("mps")
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: gpu)
+    computes = []
+    for parser in (cli.parser(""), cli.parser("", without="--device")):
+        options = cli.parse(parser, ["--if-used", "--device", "auto"])
+        computes.append((options.device, torch.get_default_dtype()))
+    assert computes == [("mps", torch.float32), ("cpu", torch.float64)]
+    printed = capsys.readouterr().out
+    assert printed == "mps has no float64: your numbers will differ from ours\n"
+
+
+def test_what_may_lie_on_a_gpu_is_moved_before_it_becomes_float64():
+    """Apple's have none."""
+    for path in paths.ROOT.glob("phase*/**/*.py"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            assert not re.search(r"(double\(|float64).*\.cpu\(", line), f"{path}: {line}"
 
 
 def test_a_script_starts_from_anywhere(tmp_path):
