@@ -4,9 +4,10 @@
 
 What a run makes is not in git, so that a run leaves no trace. visualizations/gallery/ is, and only
 this command writes it: exactly the pictures that a README links to. It writes their titles into the
-pages, too, as alt texts. Some pictures it draws itself, from the record: the dots of the front
-door's seven findings, and one for which a run has too few seeds. The SVG files of the gallery are
-drawn by hand, and the film of the live page is recorded by hand, so this command leaves them alone
+pages, as alt texts, and the numbers of the same run into the record, as those of seed 0. Some
+pictures it draws itself, from the ten seeds of the record: the dots of the front door's seven
+findings, and one for which a run has too few seeds. The SVG files of the gallery are drawn by hand,
+and the film of the live page is recorded by hand, so this command leaves them alone
 (.github/CONTRIBUTING.md).
 """
 
@@ -24,7 +25,7 @@ from matplotlib.ticker import PercentFormatter
 
 from shared import cli, paths
 from shared.claims import Numbers
-from shared.lab import findings, pages, record
+from shared.lab import findings, pages, record, tables
 from shared.visualization_utils import BLUE, INK, QUIET, RED, save_figure, theme
 
 MORE_SEEDS = ("phase2_multi_head.heads.how_many_heads",)
@@ -220,11 +221,24 @@ def fill_gallery(output_dir: Path) -> int:
     return len(names)
 
 
+def record_first_seed(output_dir: Path) -> None:
+    """Writes what the last run measured into the record, and tells which numbers are new there."""
+    measured = {}
+    for saved in findings.gather(output_dir):
+        if not saved.otherwise:
+            measured[saved.experiment] = {record.FIRST_SEED: saved.runs[0]}
+            for name in saved.judged().differing:
+                print(f"changed: {saved.experiment}: {name}")
+    record.write(record.with_rows(record.read(), measured))
+    tables.write()
+
+
 @cli.script
 def main(argv: list[str] | None = None) -> str:
     parser = cli.parser(__doc__)
     options = cli.parse(parser, argv)
     draw_without_a_run(options)
+    record_first_seed(options.output_dir)
     try:
         count = fill_gallery(options.output_dir)
     except ValueError as error:

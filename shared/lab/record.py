@@ -8,9 +8,12 @@ prediction interval: mean ± 2.37 s of ten seeds holds 95 % of further ones (Stu
 degrees of freedom, times √(1 + 1/10)), and it is widened to all ten.
 """
 
+import ast
+import hashlib
+import importlib
 import math
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +23,7 @@ import torch
 
 from shared import paths
 from shared.claims import Claim, Numbers, Verdict
+from shared.lab.plan import path_of
 
 SEEDS = range(500, 510)
 FIRST_SEED = 0
@@ -30,6 +34,7 @@ FACTOR = 3  # a positive number that varies by more is judged by its logarithm
 DIGITS = 8  # of a recorded value that is no whole number
 SIX_DIGITS = 1e-6  # two values are one result if they differ by this share of the larger one
 ROUNDING = 1e-9  # or by this: a number that should be 0 is as large as a rounding
+Measured = Mapping[str, Mapping[int, Numbers]]  # experiment -> seed -> its numbers
 COLUMNS = ["experiment", "number", "seed", "torch", "code", "value"]
 
 
@@ -174,3 +179,50 @@ def known(claim: Claim) -> Verdict:
     if claim.explored is None:
         raise ValueError(f"{claim.id}: run it on seeds 0 to 9, and say explored=... in the claim")
     return Verdict(claim.explored, 10)
+
+
+# ---- what becomes of a measurement
+
+
+@cache
+def imported_by(file: Path) -> list[str]:
+    """Returns what a file imports, anywhere in it; some of it are names and no modules."""
+    names = []
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names.append(node.module)
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names
+
+
+def hash_of_files(modules: Iterable[str]) -> str:
+    """Returns a hash of all files of this repository that the modules need, themselves included."""
+    files, waiting = set(), list(modules)
+    while waiting:
+        file = paths.ROOT / path_of(waiting.pop())
+        if file.is_file() and file not in files:
+            files.add(file)
+            waiting += imported_by(file)
+    code = b"".join(file.read_bytes() for file in sorted(files))
+    return hashlib.sha256(code).hexdigest()[:8]
+
+
+def with_rows(rows: pd.DataFrame, measured: Measured) -> pd.DataFrame:
+    """Returns the record with what was measured, in place of what it had of these seeds.
+
+    Of seed 0 it has no numbers that another machine or moment would change.
+    """
+    new = []
+    for experiment, by_seed in measured.items():
+        main = importlib.import_module(experiment).main
+        code = hash_of_files([experiment])
+        made_by = {"experiment": experiment, "torch": TORCH, "code": code}
+        for seed, numbers in by_seed.items():
+            old = (rows["experiment"] == experiment) & (rows["seed"] == seed)
+            rows = rows[~old]
+            for name, value in numbers.items():
+                if seed != FIRST_SEED or main.is_reproducible(name):
+                    new.append(made_by | {"number": name, "seed": seed, "value": value})
+    return pd.concat([rows, pd.DataFrame(new)]) if len(rows) else pd.DataFrame(new)

@@ -1,8 +1,7 @@
-"""Replicate: does every experiment measure the same again? And its seeds for the record.
+"""Replicate: does every experiment measure the same again? And its ten seeds for the record.
 
     ./run_all.sh replicate                       the ten seeds of the record, which is written anew
     ./run_all.sh replicate phase1_single_head/parts/scaling.py      this script alone
-    ./run_all.sh replicate --seed 0 --seeds 1    seed 0, into the record as well
     ./run_all.sh replicate --seed 0              seeds 0 to 9, to explore: judged, not recorded
     .venv/bin/python shared/lab/replicate.py --check         has the last run our numbers?
 
@@ -12,53 +11,19 @@ torch, or if a file has changed that the script imports.
 """
 
 import argparse
-import ast
-import hashlib
-import importlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
-import pandas as pd
 from tqdm import tqdm
 
 from shared import cli, paths
-from shared.claims import Claim, Numbers, all_claims
+from shared.claims import Claim, all_claims
 from shared.lab import findings, pages, record, runner
 from shared.lab.plan import can_run, path_of, scripts
 
 REPLICATIONS = paths.ROOT / paths.PROCESSED / "replications"
-Measured = Mapping[str, Mapping[int, Numbers]]  # experiment -> seed -> its numbers
-
-
-# ---- what decides a number
-
-
-@cache
-def imported_by(file: Path) -> list[str]:
-    """Returns what a file imports, anywhere in it; some of it are names and no modules."""
-    names = []
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names.append(node.module)
-            names += [f"{node.module}.{alias.name}" for alias in node.names]
-    return names
-
-
-def hash_of_files(modules: Iterable[str]) -> str:
-    """Returns a hash of all files of this repository that the modules need, themselves included."""
-    files, waiting = set(), list(modules)
-    while waiting:
-        file = paths.ROOT / path_of(waiting.pop())
-        if file.is_file() and file not in files:
-            files.add(file)
-            waiting += imported_by(file)
-    code = b"".join(file.read_bytes() for file in sorted(files))
-    return hashlib.sha256(code).hexdigest()[:8]
 
 
 # ---- measuring
@@ -85,10 +50,10 @@ def pieces_of(experiments: Sequence[str], seeds: Iterable[int]) -> list[Piece]:
     Experiments share their models, which are trained again if any file changes that one imports.
     """
     folder = REPLICATIONS / f"torch_{record.TORCH}"
-    models = folder / f"models_{hash_of_files(experiments)}"
+    models = folder / f"models_{record.hash_of_files(experiments)}"
     pieces = []
     for experiment in experiments:
-        code = hash_of_files([experiment])
+        code = record.hash_of_files([experiment])
         for seed in seeds:
             pieces.append(Piece(experiment, seed, folder / code / f"seed{seed}", models))
     return pieces
@@ -112,7 +77,7 @@ def measure_missing(pieces: Iterable[Piece]) -> None:
             bar.update()
 
 
-def kept_numbers(pieces: Iterable[Piece]) -> Measured:
+def kept_numbers(pieces: Iterable[Piece]) -> record.Measured:
     """Returns what was measured."""
     measured = {}
     for piece in pieces:
@@ -122,25 +87,6 @@ def kept_numbers(pieces: Iterable[Piece]) -> Measured:
 
 
 # ---- what becomes of it
-
-
-def with_rows(rows: pd.DataFrame, measured: Measured) -> pd.DataFrame:
-    """Returns the record with what was measured, in place of what it had of these seeds.
-
-    Of seed 0 it has no numbers that another machine or moment would change.
-    """
-    new = []
-    for experiment, by_seed in measured.items():
-        main = importlib.import_module(experiment).main
-        code = hash_of_files([experiment])
-        made_by = {"experiment": experiment, "torch": record.TORCH, "code": code}
-        for seed, numbers in by_seed.items():
-            old = (rows["experiment"] == experiment) & (rows["seed"] == seed)
-            rows = rows[~old]
-            for name, value in numbers.items():
-                if seed != record.FIRST_SEED or main.is_reproducible(name):
-                    new.append(made_by | {"number": name, "seed": seed, "value": value})
-    return pd.concat([rows, pd.DataFrame(new)]) if len(rows) else pd.DataFrame(new)
 
 
 def chosen(named: Iterable[str], claims: Iterable[Claim]) -> list[str]:
@@ -179,8 +125,8 @@ def replicate(options: argparse.Namespace, claims: list[Claim]) -> None:
     for claim in claims:
         if claim.experiment in measured:
             print(f"{claim.id}: {claim.over(measured[claim.experiment].values())}")
-    if seeds in (record.SEEDS, range(record.FIRST_SEED, record.FIRST_SEED + 1)):
-        record.write(with_rows(record.read(), measured))
+    if seeds == record.SEEDS:
+        record.write(record.with_rows(record.read(), measured))
         print(f"written: {paths.shown(paths.EVIDENCE)}")
 
 

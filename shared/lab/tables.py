@@ -251,9 +251,8 @@ def numbers_page() -> str:
     return text
 
 
-@cli.script
-def main(argv: list[str] | None = None) -> None:
-    cli.parse(cli.parser(__doc__), argv)
+def write() -> None:
+    """Writes both pages."""
     claims = in_reading_order(all_claims())
     texts = {
         CLAIMS_PAGE: claims_page(claims),
@@ -263,6 +262,12 @@ def main(argv: list[str] | None = None) -> None:
         with paths.whole_file(page) as unfinished:
             unfinished.write_text(text, encoding="utf-8", newline="\n")
     print("written: " + ", ".join(paths.shown(page) for page in texts))
+
+
+@cli.script
+def main(argv: list[str] | None = None) -> None:
+    cli.parse(cli.parser(__doc__), argv)
+    write()
 
 
 if __name__ == "__main__":

@@ -572,7 +572,7 @@ def small_course(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "processes", lambda: nullcontext(pool))
     monkeypatch.setattr(replicate, "REPLICATIONS", tmp_path)
     monkeypatch.setattr(replicate, "scripts", lambda: [WATER])
-    main = types.SimpleNamespace(is_reproducible=lambda name: "seconds" not in name)
+    main = types.SimpleNamespace(claims=[], is_reproducible=lambda name: "seconds" not in name)
     monkeypatch.setitem(sys.modules, WATER, types.SimpleNamespace(main=main))
     monkeypatch.setattr(pages, "linked_experiments", lambda: {WATER})
     return calls, broken
@@ -618,7 +618,7 @@ def test_a_kept_run_is_worthless_only_if_a_file_has_changed_that_its_script_impo
     assert replicate.pieces_of(["a.script"], [500]) == before
 
 
-def test_ten_seeds_become_the_record_and_so_does_seed_0(small_course, monkeypatch):
+def test_ten_seeds_become_the_record_and_others_explore(small_course, monkeypatch):
     written = []
     monkeypatch.setattr(record, "write", written.append)
     monkeypatch.setattr(replicate, "all_claims", list)
@@ -628,10 +628,24 @@ def test_ten_seeds_become_the_record_and_so_does_seed_0(small_course, monkeypatc
         written[0].query("number == 'wetness' and experiment == @WATER")["seed"].tolist() == SEEDS
     )
     replicate.main(["--seed", "0", "--seeds", "2", f"{WATER.replace('.', '/')}.py"])
-    assert len(written) == 1, "it explores"
-    replicate.main(["--seed", "0", "--seeds", "1", f"{WATER.replace('.', '/')}.py"])
-    first = written[1].query("experiment == @WATER and seed == 0")
-    assert first["number"].tolist() == ["wetness"], "time is of one moment"
+    assert len(written) == 1
+
+
+def test_publishing_records_what_the_last_run_measured_with_seed_0(
+    small_course, recorded, monkeypatch, tmp_path, capsys
+):
+    written = []
+    recorded(rows(TEN), rows([0.3], seed=0), rows([0.2], seed=0, experiment="other"))
+    monkeypatch.setattr(record, "write", written.append)
+    monkeypatch.setattr(tables, "write", lambda: None)
+    monkeypatch.setattr(findings, "scripts", lambda: [WATER, "other"])
+    runs = [{"wetness": 0.5, "time, seconds": 3.0}]
+    for name, otherwise in ((WATER, []), ("other", ["--quick"])):
+        findings.save(findings.SavedRun(name, otherwise, runs=runs), tmp_path)
+    gallery.record_first_seed(tmp_path)
+    assert f"changed: {WATER}: wetness\n" == capsys.readouterr().out
+    first = written[0].query("seed == 0").set_index(["experiment", "number"])["value"].to_dict()
+    assert first == {(WATER, "wetness"): 0.5, ("other", "wetness"): 0.2}, "time is of a moment"
 
 
 @pytest.mark.parametrize("options", ["--seeds 3", "--seed 501", "--seed 499 --seeds 12"])
