@@ -209,20 +209,27 @@ def hash_of_files(modules: Iterable[str]) -> str:
     return hashlib.sha256(code).hexdigest()[:8]
 
 
-def with_rows(rows: pd.DataFrame, measured: Measured) -> pd.DataFrame:
-    """Returns the record with what was measured, in place of what it had of these seeds.
+def for_everybody(experiment: str, numbers: Numbers) -> dict[str, float]:
+    """Returns the finite numbers that no machine and no moment changes."""
+    main = importlib.import_module(experiment).main
+    kept = {}
+    for name, value in numbers.items():
+        if main.is_reproducible(name) and math.isfinite(value):
+            kept[name] = value
+    return kept
 
-    Of seed 0 it has no numbers that another machine or moment would change.
-    """
+
+def with_rows(rows: pd.DataFrame, measured: Measured) -> pd.DataFrame:
+    """Returns the record with what was measured, in place of what it had of these seeds."""
     new = []
     for experiment, by_seed in measured.items():
-        main = importlib.import_module(experiment).main
         code = hash_of_files([experiment])
         made_by = {"experiment": experiment, "torch": TORCH, "code": code}
         for seed, numbers in by_seed.items():
             old = (rows["experiment"] == experiment) & (rows["seed"] == seed)
             rows = rows[~old]
+            if seed == FIRST_SEED:
+                numbers = for_everybody(experiment, numbers)
             for name, value in numbers.items():
-                if seed != FIRST_SEED or main.is_reproducible(name):
-                    new.append(made_by | {"number": name, "seed": seed, "value": value})
+                new.append(made_by | {"number": name, "seed": seed, "value": value})
     return pd.concat([rows, pd.DataFrame(new)]) if len(rows) else pd.DataFrame(new)
