@@ -157,8 +157,8 @@ def quotes(text: str) -> list[Quote]:
 
 
 def without_quotes(text: str) -> str:
-    """Returns a text without its links to the record, and so without the numbers in them."""
-    return LINK.sub("", text)
+    """Returns a text without its links to record and pictures, and so without their numbers."""
+    return OF_PICTURE.sub("", LINK.sub("", text))
 
 
 # ---- rows of the table of numbers
