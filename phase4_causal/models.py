@@ -7,7 +7,7 @@ from torch import Tensor
 
 from phase4_causal.causal_attention import CausalSelfAttention
 from shared.toy_language import SPECIAL, Sentence, encode
-from shared.toy_model import MakeAttention, ToyTransformer, sinusoidal_positions
+from shared.toy_model import MakeAttention, ToyTransformer, default_dtype, sinusoidal_positions
 from shared.training.checkpoints import trained_model
 from shared.training.objectives import attention_weights
 from shared.training.recipes import Recipe, Trained, new_model
@@ -38,10 +38,11 @@ def patterns_of(trained: Trained, sentences: list[Sentence]) -> tuple[list[Tenso
     return attention_weights(trained.model, sentences, trained.recipe.objective, end=False)
 
 
+@default_dtype(torch.float32)
 def long_model(
     length: int, device: str = "cpu", d_model: int = 128, num_layers: int = 4
 ) -> ToyTransformer:
-    """An untrained causal model with `length` positions, which never writes <end>.
+    """An untrained causal model in float32, with `length` positions, which never writes <end>.
 
     It costs what a trained one costs, and on the device "meta", which has shapes without numbers,
     nothing at all.

@@ -78,7 +78,7 @@ def accuracy_by_place(
             logits, _ = model(strings, previous)
             previous[:, position] = logits[:, position - 1].argmax(dim=-1)
     logits, _ = model(strings, previous)
-    return (logits.argmax(dim=-1) == written).float().mean(dim=0)
+    return (logits.argmax(dim=-1) == written).double().mean(dim=0)
 
 
 def measure_way(way: str, run: Run) -> dict[str, float]:

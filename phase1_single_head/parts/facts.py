@@ -85,8 +85,8 @@ class Lookup(nn.Module):
         right = logits.argmax(dim=-1) == facts.answers
         aligned = weights[:, 0].argmax(dim=-1) == facts.aligned
         return {
-            "right answers": right.float().mean().item(),
-            "right alignments": aligned.float().mean().item(),
+            "right answers": right.double().mean().item(),
+            "right alignments": aligned.double().mean().item(),
         }
 
 

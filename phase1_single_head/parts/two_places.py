@@ -60,7 +60,7 @@ def train_two_places(
         symbols = torch.randint(num_symbols, (32, TwoPlaces.LENGTH), generator=generator)
         logits = model(symbols)[:, TwoPlaces.FIRST :]
         answers = TwoPlaces.answers(symbols, table)
-        right.append((logits.argmax(dim=-1) == answers).float().mean().item())
+        right.append((logits.argmax(dim=-1) == answers).double().mean().item())
         return F.cross_entropy(logits.flatten(0, 1), answers.flatten())
 
     # Saturated weights are so near 0 that a processor is four times as slow with them.

@@ -20,6 +20,7 @@ from shared.attention_checks import torch_reference
 from shared.attention_utils import causal_mask
 from shared.claims import Numbers
 from shared.experiment import Experiment, Run
+from shared.toy_model import default_dtype
 
 SHAPES, QUICK_SHAPES = ((8, 64), (1, 512)), ((2, 64),)  # sequences, length
 D_MODEL, NUM_HEADS, ROUNDS = 512, 8, 5
@@ -50,6 +51,7 @@ def ways(length: int, device: str) -> dict[str, Callable[[Tensor], Tensor]]:
     }
 
 
+@default_dtype(torch.float32)  # no large model has more bits
 @torch.no_grad()
 def measure(run: Run) -> Numbers:
     """Returns largest differences from ours, and quartiles of times over those of PyTorch's."""

@@ -23,6 +23,7 @@ from phase2_multi_head.fused_attention import FusedMultiHeadAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
+from shared.toy_model import default_dtype
 from shared.visualization_utils import BLUE, GREY, QUIET, label_ends
 
 D_MODEL, NUM_HEADS, MILLION = 128, 2, 1_000_000
@@ -64,6 +65,7 @@ def costs_of(num_heads: int) -> dict[str, int]:
     }
 
 
+@default_dtype(torch.float32)  # 4 bytes a number, as in the formulas
 def measure(run: Run) -> Numbers:
     """Returns costs by heads, and how many times the bytes 4 times as many tokens take."""
     lengths = QUICK_LENGTHS if run.options.quick else LENGTHS

@@ -62,7 +62,7 @@ def small_example() -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(2)
     attention = MultiHeadAttention(8, NUM_HEADS, bias=False)
     attention.w_o.weight.copy_(torch.randint(-1, 3, (8, 8), generator=generator))
-    heads = torch.randint(1, 4, (NUM_HEADS, 1, 2), generator=generator).float()
+    heads = torch.randint(1, 4, (NUM_HEADS, 1, 2), generator=generator).to(attention.w_o.weight)
     side_by_side = torch.block_diag(*heads)
     return side_by_side, attention.w_o.weight.detach().T, added_by_heads(attention, heads)[:, 0]
 

@@ -23,6 +23,7 @@ from phase4_causal.long_texts.local_attention import local_attention
 from shared import charts
 from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
+from shared.toy_model import default_dtype
 from shared.visualization_utils import BLUE, GREEN, GREY, INK, ORANGE
 
 NUM_HEADS = 2
@@ -73,6 +74,7 @@ def print_traffic(length: int) -> None:
         print(f"      tiles, {fast:3} KiB of fast memory  {moved(length, fast):5.0f}")
 
 
+@default_dtype(torch.float32)  # 4 bytes a number, as in the formulas
 @torch.no_grad()
 def measure(run: Run) -> Numbers:
     """Returns MiB at the peak, and how much more plain attention takes than tiles at the end."""
