@@ -41,6 +41,11 @@ QUICK = cli.parse(cli.parser(""), ["--quick"])
 PAGE = 5e-4  # of the largest number: the page rounds to float32 between layers of large weights
 
 
+@pytest.fixture(autouse=True)
+def as_in_a_script():
+    torch.set_default_dtype(torch.float64)
+
+
 # ---- the forward pass
 
 # JSON, because a browser hands over one long text faster than many numbers.
@@ -54,12 +59,8 @@ FORWARD = """(cases) => {
     }), plain); }"""
 
 
-def double(numbers):
-    return torch.tensor(numbers, dtype=torch.float64)
-
-
 def as_tensor(nested):
-    return torch.from_numpy(np.array(nested, dtype=np.float32))  # None becomes NaN
+    return torch.from_numpy(np.array(nested, dtype=np.float64))  # None becomes NaN
 
 
 def in_page(page, cases):
@@ -133,7 +134,7 @@ def test_the_small_models_compute_what_they_compute_in_pytorch(explorer_page, ch
             toy, size, length = True, len(VOCABULARY), 9
         tokens = torch.randint(size, (4, length), generator=torch.Generator().manual_seed(5))
         for parameter in model.parameters():
-            parameter.data = parameter.data.half().float()  # as the page has it
+            parameter.data = parameter.data.half().double()  # as the page has it
         expected = model(tokens)
         computed = list(in_page(explorer_page, [[name, row, {}] for row in tokens.tolist()]))
         logits = torch.stack([each.logits for each in computed])
@@ -216,13 +217,13 @@ def from_text(packed, layout, exact):
     """The model from what the page has of it; none of its numbers is far from the exact one."""
     data = base64.b64decode(packed["numbers"])
     if packed["kind"] == "float16":
-        numbers = np.frombuffer(data, "<f2").astype("<f4")
+        numbers = np.frombuffer(data, "<f2").astype("<f8")
         far = np.abs(numbers) / 2**11 + 2**-25
     else:
         widths = []
         for *rows, width in layout.values():
             widths += [width] * math.prod(rows)
-        scales = np.frombuffer(data[: 2 * len(widths)], "<f2").astype("<f4").repeat(widths)
+        scales = np.frombuffer(data[: 2 * len(widths)], "<f2").astype("<f8").repeat(widths)
         numbers = scales * np.frombuffer(data[2 * len(widths) :], np.int8)
         far = scales * (0.5 + 1e-5)
     model = copy.deepcopy(exact.model)

@@ -146,10 +146,10 @@ def explorer_data(explorer_models, tmp_path_factory):
     ]
     data["landings"] = []
     for words in (
-        "that car beside every street turned near this small garden",
+        "every coin beside that river fell in those red ponds",
         "the farmer beside a barn swam in the lake",
     ):
-        view = {"hidden": 1, "layer": 1, "head": 0, "cost": 1.0}
+        view = {"hidden": 1, "layer": 1, "head": 0}
         data["landings"].append(vars(with_relations(tokenize(words))) | view)
     by_name = {record["name"]: record for record in data["wagers"]["models"]}
     for record in small_records(explorer_models):
