@@ -25,11 +25,12 @@ from phase2_multi_head.models import WITH_MASK_RECIPE
 from phase3_visualization.explorer import examples, models
 from shared import paths
 from shared.toy_language import SPECIAL, VOCABULARY
+from shared.training.objectives import corpus
 from shared.training.recipes import Trained
 
 PAGE_TEXTS = Path(__file__).parent / "page" / "texts.json"
 NUM_EXAMPLES = 12  # of symbols and of letters, new to the models
-NUM_WRITTEN = 4  # sentences
+NUM_WRITTEN, SHORT = 4, 7  # sentences, and their words at most
 SETUP_NUMBERS = {  # what the texts may name beside the record
     "two_places_steps": models.TWO_PLACES_STEPS,
     "masked_steps": WITH_MASK_RECIPE.steps,
@@ -132,15 +133,14 @@ def data(both_sides: Trained, options: argparse.Namespace) -> dict:
         TwoPlaces.SYMBOLS, (NUM_EXAMPLES, TwoPlaces.LENGTH), generator=generator
     )
     letters = SymbolMover.test_strings(SymbolMover.LENGTH, NUM_EXAMPLES)
-    written = examples.short_sentences(examples.SHORT)[:NUM_WRITTEN]
+    short = [sentence.words for sentence in corpus()[1] if len(sentence.words) <= SHORT]
     examples_of = {
-        "knockout": examples.hidden_verb(both_sides)
-        | {"heads": examples.ablation_costs(both_sides)},
-        "future": {"sentences": [sentence.words for sentence in written]},
+        "knockout": examples.knocked_out(both_sides),
+        "future": {"sentences": short[:NUM_WRITTEN]},
         "backwards": {"rows": letters.tolist()},
         "undivided": {"rows": symbols.tolist(), "table": table.tolist()},
-        "line": examples.pretty_line(both_sides),
-        "bugs": examples.one_word_changed(small["masked"]),
+        "line": examples.with_gap(*examples.PRETTY_LINE),
+        "bugs": {"words": examples.WORDS.split(), "others": examples.OTHERS.split()},
     }
     return {
         "list": [wager | {"example": examples_of[wager["name"]]} for wager in wagers()],

@@ -38,9 +38,6 @@ def page_data(both_sides: Trained, again: Trained, options: argparse.Namespace) 
     """Returns all that the page knows. again: the same model, trained with another seed."""
     shown = models.as_packed(both_sides, "float16")
     runs = models.two_trainings(both_sides, again)
-    heads = runs[0]["stops"][-1]["heads"]
-    untrained = models.as_packed(both_sides.at_stage(0), "int8")
-    views = examples.landings(shown, heads)
     recipe = both_sides.recipe
     return json.loads(page_file("texts.json")) | {
         "vocabulary": list(VOCABULARY),
@@ -57,7 +54,7 @@ def page_data(both_sides: Trained, again: Trained, options: argparse.Namespace) 
             "num_layers": recipe.num_layers,
             "max_length": len(both_sides.model.positions),
         },
-        "landings": examples.teaching_first(views, untrained, shown),
+        "landings": examples.landings(shown),
         "layout": models.layout(both_sides.model.state_dict()),
         "runs": runs,
         "wagers": wagers.data(shown, options),

@@ -8,16 +8,30 @@ their own. The gate runs all, and then asks this.
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from phase1_single_head import visualize as visualize1
 from phase2_multi_head.heads import output_projection
+from phase2_multi_head.models import MULTI_HEAD_RECIPE, WITH_MASK_RECIPE
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from phase3_visualization.explorer import examples
+from phase3_visualization.explorer.models import as_packed
+from phase3_visualization.layers.readers import (
+    HiddenWord,
+    leave_one_out,
+    perfect_reader,
+    where_largest,
+)
 from phase4_causal import visualize as visualize4
 from shared import paths
 from shared.claims import all_claims
 from shared.lab import findings, record
 from shared.lab.plan import PLANS, can_run
 from shared.lab.report import promised
+from shared.tests.helpers import in_torch
+from shared.toy_language import MASK_ID, SPECIAL, START_ID, VERBS, encode
+from shared.training.checkpoints import trained_model
 
 FOLDERS = (paths.PLOTS, paths.ANIMATIONS)
 
@@ -87,6 +101,74 @@ def test_every_number_that_does_not_depend_on_the_machine_is_on_record():
     for saved in findings.gather(paths.ROOT):
         numbers = record.for_everybody(saved.experiment, saved.runs[0])
         assert set(numbers) == set(record.first_run(saved.experiment)), saved.experiment
+
+
+# ---- the sentences of the live page, which were chosen for the model with seed 0
+
+
+@pytest.fixture(scope="module")
+def shown():
+    """That model, rounded as it is in the page."""
+    return as_packed(trained_model(MULTI_HEAD_RECIPE, MultiHeadAttention), "float16")
+
+
+def guessed(trained, sentence, hidden, *removed):
+    """Where the hidden word looks, (L, H, T), ln p of each token, and the one that is hidden."""
+    tokens = encode(sentence.split())
+    truth, tokens[hidden] = tokens[hidden], MASK_ID
+    forward = in_torch(trained, tokens, {"removed": [f"{layer}.{head}" for layer, head in removed]})
+    return forward.weights[:, :, hidden], forward.logits[hidden].log_softmax(dim=-1), truth
+
+
+@pytest.mark.parametrize("chosen", [*examples.OPENINGS, examples.KNOCKED_OUT])
+def test_a_head_looks_at_the_verb_and_the_hidden_word_needs_it(shown, chosen):
+    sentence, _ = chosen
+    layer, head = examples.costliest_head(shown, *chosen)
+    weights, whole, truth = guessed(shown, *chosen)
+    _, blind, _ = guessed(shown, *chosen, (layer, head))
+    assert whole[truth] - blind[truth] > 0.5
+    if chosen in examples.OPENINGS:
+        assert sentence.split()[weights[layer, head].argmax()] in VERBS
+
+
+@pytest.mark.parametrize("chosen", examples.OPENINGS[:3])
+def test_training_taught_the_first_hidden_words(shown, chosen):
+    untrained = as_packed(shown.at_stage(0), "int8")
+    better = []
+    for trained in (untrained, shown):
+        _, chances, truth = guessed(trained, *chosen)
+        better.append(int((chances[len(SPECIAL) :] > chances[truth]).sum()))
+    before, after = better
+    assert before >= 5 and after == 0
+
+
+@torch.no_grad()
+def test_the_thickest_line_misses_what_the_model_and_a_perfect_reader_need(shown):
+    sentence, hidden = examples.PRETTY_LINE
+    case = HiddenWord(tuple(sentence.split()), hidden, related=frozenset())
+    weights, _, _ = guessed(shown, sentence, hidden)
+    lines = weights[-1].mean(dim=0)  # (H, T) -> (T,)
+    thickest = max(case.others, key=lambda position: lines[position])
+    costs = leave_one_out(shown.model, case)
+    assert costs.max() - costs[thickest] > 1
+    assert where_largest(costs, case) <= where_largest(perfect_reader(case), case)
+
+
+@torch.no_grad()
+def test_each_changed_word_moves_the_guess_at_its_own_place():
+    masked = as_packed(trained_model(WITH_MASK_RECIPE, MultiHeadAttention), "float16")
+
+    def guesses(words):
+        return in_torch(masked, [START_ID, *encode(words)], {}).logits.softmax(dim=-1)
+
+    words = examples.WORDS.split()
+    for position, other in enumerate(examples.OTHERS.split()):
+        changed = [*words[:position], other, *words[position + 1 :]]
+        moves = (guesses(words) - guesses(changed)).abs().sum(dim=-1) / 2
+        assert moves[position + 1] > 0.05
+
+
+# ---- the same again
 
 
 @pytest.mark.parametrize("script", [output_projection, visualize1, visualize4])

@@ -20,8 +20,7 @@ const Look = (() => {
 
   // A sentence that shows what a head does, the first one only after the bet on it, or a given one.
   function firstState(words) {
-    const toy = { words: ["the", "cat", "sat", "on", "the", "mat"], hidden: 2, layer: 0, head: 0 };
-    const opening = Story.landings().at(0) ?? toy;
+    const [opening] = Story.landings();
     const shown = words ?? opening.words;
     const hidden = words ? askedFor(words) : opening.hidden;
     const { layer, head } = opening;

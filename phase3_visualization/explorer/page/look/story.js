@@ -196,7 +196,7 @@ const Story = (() => {
     const answers = [...won.values()].filter((is) => is !== null);
     const score = `${answers.filter(Boolean).length} of ${answers.length} bets won. `;
     const heads = Runs.lanes("0").flatMap((lane) => lane.heads.at(-1)).map(headCalled);
-    const other = heads.find((name) => name !== headCalled(landings[0] ?? state)) ?? "head 1";
+    const other = heads.find((name) => name !== headCalled(landings[0])) ?? "head 1";
     const hidden = state.words[state.query];
     const now_hidden = state.hidden.map((at) => `“${state.words[at]}”`).join(" and ");
     const values = {
@@ -332,7 +332,7 @@ const Story = (() => {
   const isOpen = () => here() === 0;
   const isAnswered = () => here() !== 1 || !seen.state.covered;
 
-  const isFirstSentence = ({ words }) => words.join(" ") === landings[0]?.words.join(" ");
+  const isFirstSentence = ({ words }) => words.join(" ") === landings[0].words.join(" ");
 
   // The state in which a sentence of data.landings shows what its head does.
   const landing = ({ words, hidden, layer, head }) =>
@@ -341,8 +341,8 @@ const Story = (() => {
   // The state that a step begins with.
   function scene(step, state) {
     let sentence = {};
-    if (step === 1 && landings.length && !(won.has(1) && isFirstSentence(state))) sentence = landing(landings[0]);
-    if (step > 1 && landings.length > 1 && !won.has(1) && isFirstSentence(state)) sentence = landing(landings[1]);
+    if (step === 1 && !(won.has(1) && isFirstSentence(state))) sentence = landing(landings[0]);
+    if (step > 1 && !won.has(1) && isFirstSentence(state)) sentence = landing(landings[1]);
     if (step === 1 && sentence.words) won.delete(1);
     const shown = { ...state, ...sentence };
     const first = landings.find(({ words }) => words.join(" ") === shown.words.join(" "));
@@ -414,7 +414,7 @@ const Story = (() => {
 
   const stepOf = (parts) => Address.whole(parts.get("story"), 1, count);
 
-  const open = () => (won.has(1) || landings.length < 2 ? landings : landings.slice(1));
+  const open = () => (won.has(1) ? landings : landings.slice(1));
 
   return { start, draw, scene, stepOf, isOpen, here, ofKind, kindBar, askerOf, ofHead, landing, landings: open };
 })();
