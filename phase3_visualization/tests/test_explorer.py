@@ -264,7 +264,7 @@ def test_the_page_is_one_file_the_same_each_time_and_asks_nobody_for_more(explor
 
 def test_planted_markup_stays_text(browser, explorer_data, tmp_path):
     planted, errors = '</script><b id="planted">bold</b><!--<script>', []
-    data = json.loads(json.dumps(explorer_data).replace('"garden"', json.dumps(planted)))
+    data = json.loads(json.dumps(explorer_data).replace('"river"', json.dumps(planted)))
     path = tmp_path / "planted.html"
     path.write_text(write_page.render(data), encoding="utf-8")
     page = open_watched(browser, path.as_uri(), errors)
