@@ -65,7 +65,7 @@ NUMBERS_OPENING = """\
 **Seed 0** is what you get: run a script without `--seed`, and it prints these numbers, on every
 processor, to six digits. (A dash stands for what is of one machine or one moment, such as a time.)
 
-**Ten other seeds**, {seeds}, say how much it matters with which random numbers training begins.
+**Ten other seeds** ({seeds}) say how much it matters with which random numbers training begins.
 Of them this page has the mean, and the range in which one more seed should fall, nineteen times in
 twenty (a 95 % prediction interval: the mean and 2.37 standard deviations to both sides). They were
 run with torch {torch}; the ten values themselves are in [evidence.csv](evidence.csv). Numbers in
@@ -239,14 +239,14 @@ def numbers_page() -> str:
                 path=path,
             )
             last = module
-        first = record.first_run(module).get(name)
+        cells = [f'<a id="{anchor}"></a>{cell(name)}', "–", "–", "–"]
+        first = record.first_run(module)
+        if name in first:
+            cells[1] = findings.number(first[name])
         ends = record.interval(module, name)
-        cells = [
-            f'<a id="{anchor}"></a>{cell(name)}',
-            "–" if first is None else findings.number(first),
-            findings.number(fmean(numbers[name] for numbers in record.runs(module))),
-            findings.between(ends),
-        ]
+        if ends:
+            mean = fmean(numbers[name] for numbers in record.runs(module))
+            cells[2:] = findings.number(mean), findings.between(ends)
         text += f"| {' | '.join(cells)} |\n"
     return text
 
