@@ -21,7 +21,7 @@ from phase1_single_head.models import (
 )
 from shared import cli
 from shared.toy_language import PREPOSITIONS, SUBJECTS
-from shared.toy_model import ToyTransformer, in_double
+from shared.toy_model import ToyTransformer
 
 
 def print_vector(name: str, values: Tensor, limit: int = 6) -> None:
@@ -104,7 +104,7 @@ def print_others(model: ToyTransformer, flow: Flow) -> None:
 def answer(flow: Flow, by_model: Tensor) -> str:
     """The last line: the guess, or the two guesses where the reader has changed the code."""
     guess = best_guess(by_model)
-    if difference(flow, by_model) < 1e-9:
+    if difference(flow, by_model) < 1e-5:  # even in float32 rounding is less
         asking = (
             f'To guess a hidden "{flow.words[flow.i]}" the head asks {most_attended_words(flow)}'
         )
@@ -121,12 +121,11 @@ def main(argv: list[str] | None = None) -> str:
     seen = " ".join(flow.seen)
     print(f'\nOne head, {trained.label}, has to guess the word at "?": {seen}\n')
     print_steps(flow)
-    model = in_double(trained.model)
-    by_model = guess_hidden(model, [flow.words], [flow.i])[0][0]  # (1, V) -> (V,)
+    by_model = guess_hidden(trained.model, [flow.words], [flow.i])[0][0]  # (1, V) -> (V,)
     print(f"   the model itself guesses {best_guess(by_model)}")
     print(f"   these probabilities differ by {difference(flow, by_model):.0e}")
     print(f"\nWhom it asked: {most_attended_words(flow)}")
-    print_others(model, flow)
+    print_others(trained.model, flow)
     return answer(flow, by_model)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from phase1_single_head.self_attention import SelfAttention
 from shared.attention_utils import padding_mask
 from shared.toy_language import MASK, VERBS, decode, encode, pad_batch
-from shared.toy_model import ToyTransformer, in_double
+from shared.toy_model import ToyTransformer
 from shared.training.checkpoints import trained_model
 from shared.training.recipes import LITTLE_DECAY, Recipe, Trained
 
@@ -95,7 +95,7 @@ def most_attended(weights: Tensor, position: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Flow:
-    """All that the model computes for the hidden word i of T words, in float64."""
+    """All that the model computes for the hidden word i of T words, on the CPU."""
 
     words: list[str]
     i: int
@@ -130,7 +130,7 @@ def flow_of(trained: Trained, words: list[str]) -> Flow:
 
     It does not call the attention of the model, so the two differ if one of them is changed.
     """
-    model = in_double(trained.model)
+    model = trained.model.cpu()
     block = model.blocks[0]
     attention = block.attention
     i = choose_word(words)

@@ -16,7 +16,7 @@ from torch import Tensor
 from phase1_single_head.parts.two_places import TwoPlaces
 from phase2_multi_head.block.gated_attention import GatedAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared.toy_model import MakeAttention, feed_forward
+from shared.toy_model import MakeAttention, default_dtype, feed_forward
 from shared.training.checkpoints import trained_model
 from shared.training.loop import fit
 from shared.training.objectives import OBJECTIVES, corpus, to_batch
@@ -61,6 +61,7 @@ def load_one_layer_model(
     return trained_model(recipe, MultiHeadAttention, options, seed)
 
 
+@default_dtype()  # as the recipe's model has it
 def next_word_model(make_attention: MakeAttention, seed: int) -> Trained:
     """An untrained model of two layers, which is to guess next words.
 

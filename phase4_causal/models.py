@@ -25,7 +25,8 @@ def load_causal_model(options: argparse.Namespace, seed: int | None = None) -> T
 
 def with_attention(trained: Trained, make_attention: MakeAttention) -> ToyTransformer:
     """The trained weights in a model with another attention, such as one without the mask."""
-    model = new_model(trained.recipe, make_attention)
+    device = trained.model.positions.device.type
+    model = new_model(trained.recipe, make_attention, device)
     model.load_state_dict(trained.model.state_dict())  # a mask has no parameters
     return model.eval()
 

@@ -9,7 +9,6 @@ and sinusoidal positions. Whatever attention a phase builds is passed in and the
     ToyTransformer(make_attention=MultiHeadAttention)
 """
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -170,8 +169,3 @@ def recorded_outputs(*modules: nn.Module) -> Iterator[list[Tensor]]:
         for module in modules:
             hooks.enter_context(patched(module, outputs.append))  # it gives None: nothing changes
         yield outputs
-
-
-def in_double(model: ToyTransformer) -> ToyTransformer:
-    """A copy on the CPU in float64, ready to be asked: 15 digits, so that "equal" can be strict."""
-    return copy.deepcopy(model).cpu().double().eval()

@@ -20,7 +20,6 @@ from phase1_single_head.self_attention import scaled_dot_product_attention
 from shared.attention_checks import known_to_hold
 from shared.tests.helpers import T_K, T_Q, B, H, as_printed, near, qkv, some_mask
 from shared.toy_language import MASK_ID, VOCABULARY, encode
-from shared.toy_model import in_double
 from shared.training.recipes import untrained_model
 
 
@@ -162,7 +161,7 @@ def plain_pass(trained, words, i):
     """By a pass of the model and nothing else: probabilities (V,), row of weights (T,)."""
     tokens = torch.tensor([encode(words)])
     tokens[0, i] = MASK_ID
-    logits, (weights,) = in_double(trained.model)(tokens)
+    logits, (weights,) = trained.model(tokens)
     return F.softmax(logits[0, i], dim=-1), weights[0, 0, i]
 
 
@@ -178,7 +177,7 @@ def test_what_is_walked_and_drawn_is_what_a_plain_pass_computes(trained, text, c
     probabilities, weights = plain_pass(trained, words, flow.i)
     near((flow.probabilities, flow.weights), (probabilities, weights))
     near((flow.scores.softmax(dim=0), flow.output), (weights, weights @ flow.values))
-    attention = in_double(trained.model).blocks[0].attention
+    attention = trained.model.blocks[0].attention
     near((attention.w_q(flow.x)[flow.i], attention.w_k(flow.x)), (flow.query, flow.keys))
     near(attention.w_v(flow.x), flow.values)
     hidden_word.print_steps(flow)
@@ -203,7 +202,7 @@ def test_many_hidden_words_at_once_are_as_one_by_one(trained):
     texts = [text.split() for text in SENTENCES]
     positions = [models.choose_word(words) for words in texts]
     assert positions == [2, 6, 1, 0], "the verb, or the last word"
-    probabilities, rows = models.guess_hidden(in_double(trained.model), texts, positions)
+    probabilities, rows = models.guess_hidden(trained.model, texts, positions)
     for words, i, probability, row in zip(texts, positions, probabilities, rows, strict=True):
         near((probability, row[: len(words)]), plain_pass(trained, words, i))
         assert row[len(words) :].eq(0).all()

@@ -21,7 +21,7 @@ from shared import charts
 from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_language import encode, sample_corpus
-from shared.toy_model import Block, in_double
+from shared.toy_model import Block
 from shared.visualization_utils import BLUE, GREEN, PURPLE, RED
 
 LENGTH, D_MODEL, NUM_HEADS, NUM_LAYERS = 16, 64, 4, 24
@@ -99,7 +99,7 @@ def measure(run: Run) -> Numbers:
         numbers[f"attention alone, {initial}, layers until alike"] = until_alike
         for name in ("attention + residual", "whole block"):
             numbers[f"{name}, {initial}"] = seen[name][-1]
-    model = in_double(load_multi_head_model(run.options, run.seed).model)
+    model = load_multi_head_model(run.options, run.seed).model.cpu()
     _, held_out = sample_corpus(0, 500, seed=1)
     tokens = [encode(s.words) for s in held_out if len(s.words) == 8]
     x = model.embed(torch.tensor(tokens)).detach()

@@ -204,7 +204,7 @@ def test_scores_and_what_is_added_start_equally_large():
     sizes = []
     for make_attention in learning_rates.SIDES.values():
         block = next_word_model(make_attention, seed=0).model.blocks[0]
-        x = F.layer_norm(words(50, 9, 64).float(), [64])
+        x = F.layer_norm(words(50, 9, 64), [64])
         heads = getattr(block.attention, "heads", block.attention)
         scores = heads.w_q(x) * heads.w_k(x.roll(1, 0))  # of words that do not know each other
         scores = scores.unflatten(-1, (4, 16)).sum(dim=-1)

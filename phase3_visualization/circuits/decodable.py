@@ -21,7 +21,7 @@ from phase3_visualization.circuits.subject_pairs import subject_pairs
 from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Run
 from shared.toy_language import SUBJECTS, decode
-from shared.toy_model import ToyTransformer, in_double
+from shared.toy_model import ToyTransformer
 from shared.training.objectives import corpus
 from shared.training.recipes import untrained_model
 
@@ -95,8 +95,8 @@ def measure(run: Run) -> Numbers:
     _, held_out = corpus()
     number = QUICK_SENTENCES if run.options.quick else SENTENCES
     pairs, subject = subject_pairs(held_out[:number])
-    heads = probe_and_patch(in_double(trained.model), pairs, subject)
-    before = probe_and_patch(in_double(blank.model), pairs, subject)
+    heads = probe_and_patch(trained.model.cpu(), pairs, subject)
+    before = probe_and_patch(blank.model, pairs, subject)
     unused = [head.read for head in heads if abs(head.restored) <= UNUSED]
     return {
         "heads that restore little": len(unused),

@@ -26,7 +26,7 @@ from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import added_by_heads
 from shared.toy_language import MASK_ID, decode, encode, pad_batch
-from shared.toy_model import ToyTransformer, in_double
+from shared.toy_model import ToyTransformer
 from shared.training.objectives import corpus
 from shared.visualization_utils import (
     BLUE,
@@ -106,7 +106,7 @@ def share_of_logit(model: ToyTransformer, added: Tensor, last: Tensor, words: Te
 def measure(run: Run) -> Numbers:
     """Returns nats per held-out hidden word, and what heads add to its logit, in the mean."""
     trained = load_multi_head_model(run.options, run.seed)
-    model = in_double(trained.model)
+    model = trained.model.cpu()
     _, held_out = corpus()
     hidden = each_word_hidden(model, [sentence.words for sentence in held_out[:SENTENCES]])
     example = each_word_hidden(model, [run.options.words])

@@ -19,7 +19,7 @@ from phase3_visualization.circuits.patching import Pairs, Patching
 from phase3_visualization.circuits.subject_pairs import subject_pairs
 from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Run
-from shared.toy_model import ToyTransformer, in_double
+from shared.toy_model import ToyTransformer
 from shared.training.objectives import corpus
 
 SENTENCES, QUICK_SENTENCES = 250, 50  # held-out; about half have a verb with a rival
@@ -74,7 +74,7 @@ def measure(run: Run) -> Numbers:
     _, held_out = corpus()
     number = QUICK_SENTENCES if run.options.quick else SENTENCES
     pairs, subject = subject_pairs(held_out[:number])
-    uses = uses_of_heads(in_double(trained.model), pairs, subject)
+    uses = uses_of_heads(trained.model.cpu(), pairs, subject)
     carrier = max(uses, key=lambda use: use.output)
     looking = [use.output for use in uses if use.looks >= LOOKS]
     run.shown["carrier"] = carrier.name

@@ -23,7 +23,7 @@ from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import value_lengths
 from shared.toy_language import encode
-from shared.toy_model import ToyTransformer, in_double
+from shared.toy_model import ToyTransformer
 from shared.training.objectives import corpus
 from shared.visualization_utils import GREY, INK, QUIET, label_ends, token_labels
 
@@ -67,7 +67,7 @@ class Row:
 def measure(run: Run) -> Numbers:
     """Returns the share of held-out rows, all heads together."""
     trained = load_multi_head_model(run.options, run.seed)
-    model = in_double(trained.model)
+    model = trained.model.cpu()
     _, held_out = corpus()
     misleads, clear = [], []
     widest = 0.0

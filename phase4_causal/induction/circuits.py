@@ -42,7 +42,7 @@ from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import composed
 from shared.toy_language import decode
-from shared.toy_model import ToyTransformer, in_double
+from shared.toy_model import ToyTransformer
 from shared.visualization_utils import BLUE, GREY, WEIGHT_MAP
 
 DRAWN = 12  # of the 64 words
@@ -59,9 +59,9 @@ def largest_by_chance(seed: int) -> float:
 
 
 def trained_repeater(run: Run, *, networks: bool) -> ToyTransformer:
-    """Returns the trained model of a seed in float64, with feed-forward networks or without."""
+    """Returns the trained model of a seed, with feed-forward networks or without."""
     model = untrained_repeater(run.seed, networks=networks)
-    return in_double(train_repeater(model, run.seed, run.steps(TRAINING_STEPS)))
+    return train_repeater(model, run.seed, run.steps(TRAINING_STEPS))
 
 
 def by_path(patching: Patching, senders: Tensor, receivers: Tensor) -> Numbers:

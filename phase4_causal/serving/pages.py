@@ -16,7 +16,7 @@ from phase4_causal.serving.packed_toy import PackedToy
 from shared.claims import Numbers
 from shared.experiment import Experiment, Run
 from shared.toy_language import sample_sentence
-from shared.toy_model import ToyTransformer, in_double
+from shared.toy_model import ToyTransformer
 
 USERS, PLACES, LONGEST = 100, 240, 20  # a sentence has 18 words at most, and <start>
 BLOCKS = {  # places of a block
@@ -52,7 +52,7 @@ def served(model: ToyTransformer, prompts: list[list[str]], block_size: int, bat
 
 def measure(run: Run) -> Numbers:
     """Returns what is counted of each kind of block."""
-    model = in_double(load_causal_model(run.options, run.seed).model)
+    model = load_causal_model(run.options, run.seed).model.cpu()
     rng = random.Random(run.seed)
     sentences = [sample_sentence(rng).words for _ in range(USERS)]
     prompts = [list(words[: rng.randint(1, len(words) - 1)]) for words in sentences]

@@ -23,7 +23,7 @@ from phase4_causal.writing.sampling import new_caches
 from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_language import START_ID, VOCABULARY, encode
-from shared.toy_model import ToyTransformer, in_double
+from shared.toy_model import ToyTransformer
 from shared.visualization_utils import BLUE, GREY, INK, label_ends
 
 D_MODEL, NUM_LAYERS = 128, 4  # of the model whose work is counted
@@ -73,7 +73,7 @@ def measure(run: Run) -> Numbers:
             numbers[f"{way}, {length}"] = counted
     trained = load_causal_model(run.options, run.seed)
     tokens = torch.tensor([[START_ID, *encode(run.options.words)]])
-    difference = largest_difference(in_double(trained.model), tokens)
+    difference = largest_difference(trained.model.cpu(), tokens)
     numbers["largest difference of a logit"] = difference
     return numbers
 

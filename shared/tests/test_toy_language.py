@@ -32,7 +32,7 @@ from shared.toy_language import (
     sample_sentence,
     tokenize,
 )
-from shared.toy_model import ToyTransformer, in_double, sinusoidal_positions, weights_on_sentence
+from shared.toy_model import ToyTransformer, sinusoidal_positions, weights_on_sentence
 from shared.training.objectives import NUM_HELD_OUT, NUM_TRAIN, corpus
 
 TOY_WORDS = TOY_SENTENCE.split()
@@ -274,17 +274,7 @@ def test_padding_changes_nothing_for_any_attention(make_attention):
     logits, layers = model(tokens, mask=padding_mask(lengths, tokens.size(1)))
     alone, alone_layers = model(torch.tensor([short]))
     near(logits[0, : len(short)], alone[0])
+    near(weights_on_sentence(model, TOY_WORDS), torch.cat(alone_layers))
     for padded, single in zip(layers, alone_layers, strict=True):
         assert padded.shape == (2, heads, len(long), len(long))
         near(padded[0, :, : len(short), : len(short)], single[0])
-
-
-def test_a_model_is_asked_in_float64_without_being_changed():
-    torch.manual_seed(0)
-    model = ToyTransformer(15, 3, 2, make_attention=MultiHeadAttention)
-    tokens = torch.tensor([encode(TOY_WORDS)])
-    weights = weights_on_sentence(model, TOY_WORDS)
-    near(weights, torch.cat(model(tokens)[1]))
-    double = in_double(model)
-    assert not double.training and model.training and model.output_bias.dtype == torch.float32
-    near(weights_on_sentence(double, TOY_WORDS), weights.double(), share=1e-5)
