@@ -7,6 +7,7 @@ d_model.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -47,11 +48,12 @@ def draw_facts(batch: int, generator: torch.Generator, shift: int = 0) -> Facts:
     shift: 0, a question is answered by the fact with its own noun; 1, by that of the noun that
     follows it in NOUNS, so that what is looked for and what it is found by are different words.
     """
-    in_random_order = torch.rand(batch, len(NOUNS), generator=generator).argsort(dim=1)
+    draw = partial(torch.rand, dtype=torch.float64, generator=generator)
+    in_random_order = draw(batch, len(NOUNS)).argsort(dim=1)
     nouns = in_random_order[:, :MOST_FACTS]
     adjectives = torch.randint(len(ADJECTIVES), (batch, MOST_FACTS), generator=generator)
     lengths = torch.randint((MOST_FACTS + 1) // 2, MOST_FACTS + 1, (batch,), generator=generator)
-    aligned = (torch.rand(batch, NUM_QUESTIONS, generator=generator) * lengths[:, None]).long()
+    aligned = (draw(batch, NUM_QUESTIONS) * lengths[:, None]).long()
     questions = (nouns.gather(1, aligned) - shift) % len(NOUNS)
     return Facts(nouns, adjectives, lengths, aligned, questions)
 

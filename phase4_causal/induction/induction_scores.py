@@ -50,7 +50,7 @@ def repeated_sequences(
 
     The words and the length of the block are drawn anew for each.
     """
-    shuffled = torch.rand(count, SYMBOLS, generator=generator).argsort(dim=1)
+    shuffled = torch.rand(count, SYMBOLS, dtype=torch.float64, generator=generator).argsort(dim=1)
     shortest, longest = block_lengths
     period = torch.randint(shortest, longest + 1, (count, 1), generator=generator)
     sources = torch.arange(length) % period  # which of the shuffled words stands where
