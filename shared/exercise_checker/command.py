@@ -43,7 +43,6 @@ data/teaching.md.
 HINTS = {"1": "the idea", "2": "the steps and their shapes", "3": "the whole as plain loops"}
 
 
-@cli.script
 def run_exercises(
     file: str, exercises: Sequence[Exercise], afterwards: str, argv: list[str] | None = None
 ) -> None:

@@ -437,6 +437,12 @@ COMMANDS = [  # arguments, what my_exercises.py holds, exit code, what is said
         1,
         "Error in line 3: ",
     ),
+    (
+        ["masked_softmax"],
+        "import torch\ndef masked_softmax(s, m):\n    return s @ torch.ones(s.size(1), 1)\n",
+        1,
+        "the inputs are float64",
+    ),
     (["--solutions", "4"], "", 0, "+ 4 additive_attention       done"),
     ([], RIGHT_SOFTMAX, 1, "\n1 of 6 done\nNext: 1 score_by_hand; "),
     ([], "a = 1\ndef f(:\n", 2, f"{PHASE}: SyntaxError in line 2: invalid syntax"),
