@@ -171,7 +171,7 @@ def short_name(module: str) -> str:
 
 def anchor_of(module: str, number: str) -> str:
     """Returns the anchor of a number's row."""
-    signs = {"≤": "at most", "≥": "at least", "√": "root ", "<": "below", ">": "above"}
+    signs = {"≤": "at most", "≥": "at least", "√": "root ", "<": "below", ">": "above", "*": "times"}
     for sign, word in signs.items():
         number = number.replace(sign, word)
     return f"{short_name(module)}:{re.sub(r'[^a-z0-9.]+', '-', number.lower()).strip('-')}"
