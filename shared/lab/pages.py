@@ -45,6 +45,7 @@ WORDS = {
 }  # fmt: skip
 SHARES = {"a tenth": 0.1, "a fifth": 0.2, "a quarter": 0.25, "a third": 1 / 3, "half": 0.5,
           "two thirds": 2 / 3, "three quarters": 0.75}  # fmt: skip
+SIGNS = {"≤": "at most", "≥": "at least", "√": "root ", "<": "below", ">": "above", "*": "times"}
 A_WORD = "|".join(WORDS)
 OUT_OF = re.compile(rf"\b({A_WORD}|\d+)(?: times)? (?:in|of|out of) (?:the )?({A_WORD}|\d+)\b")
 A_SHARE = re.compile(rf"\b({'|'.join(SHARES)})\b")
@@ -171,8 +172,7 @@ def short_name(module: str) -> str:
 
 def anchor_of(module: str, number: str) -> str:
     """Returns the anchor of a number's row."""
-    signs = {"≤": "at most", "≥": "at least", "√": "root ", "<": "below", ">": "above", "*": "times"}
-    for sign, word in signs.items():
+    for sign, word in SIGNS.items():
         number = number.replace(sign, word)
     return f"{short_name(module)}:{re.sub(r'[^a-z0-9.]+', '-', number.lower()).strip('-')}"
 
