@@ -103,17 +103,19 @@ def draw_rollout(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     heights = [len(steps) + 0.9 for steps in panels.values()]
     size = (FIGURE_WIDTH, 1.1 + sum(heights))
     fig, axes = plt.subplots(len(panels), figsize=size, height_ratios=heights, layout="constrained")
-    sources = []  # the other word that the most comes from, panel by panel
+    arrived = []  # what comes from each word, (T,), panel by panel
     for ax, (name, steps) in zip(axes, panels.items(), strict=True):
         shares = shares_on_paths(steps, hidden)
-        arrived = shares[0].sum(dim=0)  # (T, T) -> (T,)
-        source, *_ = [*most_attended(arrived, hidden), hidden]  # a lone word has no others
-        sources.append(source)
+        arrived.append(shares[0].sum(dim=0))  # (T, T) -> (T,)
+        source, *_ = [*most_attended(arrived[-1], hidden), hidden]  # a lone word has no others
         charts.shares_down(ax, shares, as_shown(seen), BLUE, marked=source)
         ax.set_title(name, loc="left", fontsize=13)
-    last, by_rollout = sources[-2:]
-    finding = f'The last layer looks most at "{words[last]}"; by rollout most comes from '
-    finding += "there, too" if by_rollout == last else f'"{words[by_rollout]}"'
+    last, by_rollout = arrived[-2:]
+    gains = by_rollout - last
+    gains[hidden] = -1  # the residual half gives it more in any case
+    found = gains.argmax().item()  # the word of which rollout says most that a layer does not
+    finding = f'The last layer takes {last[found]:.2f} from "{words[found]}"'
+    finding += f"; by rollout {by_rollout[found]:.2f} comes from there"
     entropy = normalized_entropy(weights).nanmean()
     note = (
         "Numbers: the share that comes from each word; bold: the most, besides the hidden word "
@@ -123,7 +125,7 @@ def draw_rollout(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     headline(fig, finding, note)
     sentence = " ".join(as_shown(seen))
     how = "layer by layer and through all layers"
-    return fig, f'{finding}: the hidden word of "{sentence}", {how}.'
+    return fig, f'{finding}. Shown is the hidden word of "{sentence}", {how}.'
 
 
 def shares_drawn(trained: Trained) -> tuple[float, float]:
@@ -150,7 +152,7 @@ def main(argv: list[str] | None = None) -> str:
     for model in (untrained, trained):
         fixed, relative = shares_drawn(model)
         print(f"   {model.label}: {fixed:.0%} of the arrows are above {FIXED},")
-        print(f"   {relative:.0%} above {THRESHOLD:g} even shares, and so are drawn")
+        print(f"   {relative:.0%} above {THRESHOLD:g} even shares")
     fixed, _ = shares_drawn(untrained)
     return (
         "The pictures show where each word looks. An arrow is worth drawing above "
