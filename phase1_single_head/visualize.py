@@ -74,7 +74,7 @@ def draw_heatmap(trained: Trained, flow: Flow) -> tuple[Figure, str]:
     for j in attended:
         ax.get_xticklabels()[j].set_weight("bold")
 
-    names = " and ".join(f'"{words[j]}"' for j in attended) or "nobody"
+    names = " and ".join(f'"{words[j]}" ({weights[i, j]:.2f})' for j in attended) or "nobody"
     title = f'To guess the hidden word, "?" asks {names} most'
     headline(fig, title, entropy_note(trained, weights, "a row"))
     reading = "Each row shows where one word takes its output from, and sums to 1"

@@ -120,7 +120,7 @@ def measure(run: Run) -> Numbers:
     sharpest = all_names[columns["entropy"].argmin()]  # counted through all layers
     run.shown.update(trained=trained, untrained=untrained, names=names)
     run.shown["named"] = len(all_names) - all_names.count(NO_NAME)
-    run.shown["sharpest"] = "has no role" if sharpest == NO_NAME else f"is {sharpest}"
+    run.shown["sharpest"] = "has no name" if sharpest == NO_NAME else f"is {sharpest}"
     run.shown["even"] = effective_context(even_weights(mask), mask).item()
     run.shown.update(example(trained, run.options.words))
     return {
@@ -154,11 +154,6 @@ def save_patterns(results: Results) -> None:
     save_tensors(saved, path)
 
 
-def role_in_words(name: str) -> str:
-    """Returns what a picture calls the role of a head."""
-    return "no role" if name == NO_NAME else name
-
-
 def grid(results: Results) -> Figure:
     """Draws every trained head on one sentence, a layer in each row; below, the last untrained."""
     words, names = results.options.words, results.shown["names"]
@@ -173,7 +168,7 @@ def grid(results: Results) -> Figure:
         for head, name in enumerate(row):
             ax = axes[layer, head]
             plot_attention(ax, weights[layer, head], words, annotate=False, labels=False)
-            title = f"{role_in_words(name)} ({layer}.{head})"
+            title = f"{name} ({layer}.{head})"
             ax.set_title(title, fontsize=9, color=readable(role_color(name)), pad=6)
             for query, key in related_pairs(name, words):
                 frame_cell(ax, query, key, role_color(name))
@@ -210,7 +205,7 @@ def entropy_bars(results: Results) -> Figure:
             context = numbers[f"{of_head}, effective context"]
             ax.text(CONTEXT, y, f"{context:.1f}", ha="center", **beside)
             heights.append(y)
-            labels[f"{role_in_words(name)}  {layer}.{head}"] = name
+            labels[f"{name}  {layer}.{head}"] = name
     ax.text(1, -0.6, "before training", ha="right", va="bottom", color=QUIET)
     ax.text(CONTEXT, -0.6, "as even as\nso many words", ha="center", va="bottom", color=QUIET)
     ax.set_yticks(heights, labels, fontsize=11)
