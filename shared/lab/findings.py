@@ -147,7 +147,7 @@ class Judgement:
     differing has the names of those that are others.
     """
 
-    findings: Sequence[Finding] = ()
+    findings: Sequence[Finding]
     compared: int = 0
     differing: Sequence[str] = ()
 

@@ -146,7 +146,8 @@ def wrong_of_pictures(text: str) -> list[str]:
 
 def numbers_in(text: str) -> list[float]:
     """Returns all numbers of a text, written as digits or as words."""
-    return [as_number(number) for number in re.findall(rf"{DIGITS}|\b(?:{A_WORD})\b", text)]
+    numbers = re.findall(rf"\b(?:{DIGITS}|{A_WORD})\b", text)  # and not the 3 of 3D
+    return [as_number(number) for number in numbers]
 
 
 # ---- what pages quote

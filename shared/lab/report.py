@@ -112,7 +112,7 @@ def questions_of(phase: str, measured: Mapping[str, SavedRun], output_dir: Path)
     questions = []
     for module in PLANS[phase].all:
         saved = measured.get(module, SavedRun(module))
-        judgement = saved.judged() if saved.runs else Judgement()
+        judgement = saved.judged() if saved.runs else Judgement([])
         pictures = drawn_by(module, phase, output_dir)
         if judgement.findings or pictures:
             questions.append(Question(module, pictures, saved, judgement))
