@@ -27,6 +27,8 @@ from shared.lab.report import promised
 from shared.tests.helpers import smallest, watched_texts
 from shared.tests.last_run import check_picture, pictures_in, scripts_that_run
 from shared.toy_language import TOY_SENTENCE
+from shared.training import loop
+from shared.training.loop import make_optimizers
 
 LONG = "today some strange kites beside the dark big barn lay on a red soft box"  # 15 words
 # With 15 words their text is small in a README.
@@ -46,24 +48,34 @@ def options_of(script, folder):
 
 @pytest.fixture(scope="module")
 def quick_run(checkpoints, tmp_path_factory):
-    """Runs the scripts once: the folder; script -> files; script -> texts."""
+    """Runs the scripts once: the folder; script -> files; script -> texts; dtypes in training."""
     folder = tmp_path_factory.mktemp("run")
-    written, texts = {}, {}
+    written, texts, dtypes = {}, {}, set()
+
+    def watched(model, **rates):
+        dtypes.update(parameter.dtype for parameter in model.parameters())
+        return make_optimizers(model, **rates)
+
     for script in SCRIPTS:
         before = len(paths.written)
-        with watched_texts() as seen:
+        with watched_texts() as seen, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop, "make_optimizers", watched)
             script.main(options_of(script, folder))
         written[script], texts[script] = paths.written[before:], list(seen.values())
-    return folder, written, texts
+    return folder, written, texts, dtypes
 
 
 def test_scripts_write_the_pictures_that_they_announce(quick_run):
-    folder, written, _ = quick_run
+    folder, written, *_ = quick_run
     for script, files in written.items():
         pictures = {path.name for path in files if path.suffix in (".png", ".gif", ".html")}
         assert pictures == promised(script.__name__), script.__name__
     for path in pictures_in(folder):
         check_picture(path)
+
+
+def test_scripts_train_in_float64(quick_run):
+    assert quick_run[3] == {torch.float64}
 
 
 READABLE = 11  # pixels, at the width that a README gives a picture

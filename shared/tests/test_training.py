@@ -2,6 +2,9 @@
 
 import copy
 import math
+import os
+import subprocess
+import sys
 from argparse import Namespace
 from dataclasses import replace
 
@@ -11,6 +14,7 @@ from torch import nn
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
+from shared import paths
 from shared.tests.helpers import near
 from shared.toy_language import VOCABULARY
 from shared.toy_model import ToyTransformer
@@ -167,6 +171,35 @@ def test_training_lowers_the_loss_and_repeats_bit_by_bit():
     assert first.losses == second.losses and same_numbers(first.model, second.model)
 
 
+OLD_PROCESSOR = {
+    "ATEN_CPU_CAPABILITY": "default",
+    "MKL_CBWR": "COMPATIBLE",
+    "DNNL_MAX_CPU_ISA": "SSE41",
+}
+TRAIN = """
+import sys
+import torch
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from shared.training.recipes import Recipe, train
+
+torch.set_num_threads(1)
+trained = train(eval(sys.argv[1]), MultiHeadAttention)
+weights = torch.nn.utils.parameters_to_vector(trained.model.parameters())
+torch.save([trained.losses, weights.detach()], sys.argv[2])
+"""
+
+
+def test_one_seed_ends_at_one_model_on_every_processor(tmp_path):
+    """In float32 the losses are apart by 1e-7 at the first step, and by more and more."""
+    recipe, file = replace(TINY, steps=60), tmp_path / "trained"
+    command = [sys.executable, "-c", TRAIN, repr(recipe), file]
+    subprocess.run(command, env=os.environ | OLD_PROCESSOR, cwd=paths.ROOT, check=True)
+    losses, weights = torch.load(file, weights_only=True)
+    here = train(recipe, MultiHeadAttention)
+    near(here.losses, losses, share=1e-9)
+    near(nn.utils.parameters_to_vector(here.model.parameters()), weights, share=1e-9)
+
+
 def test_next_words_bring_their_causal_mask_but_for_the_objective_without():
     """Phase 2's attention is handed the mask that phase 4's makes by itself."""
     recipe = Recipe("x", "next word", num_heads=2, num_layers=2, steps=0, d_model=16)
@@ -225,6 +258,9 @@ def test_stages_of_a_training_change_nothing_and_lie_in_the_checkpoint(checkpoin
     loaded = read_checkpoint(watched, MultiHeadAttention, "cpu")
     assert trained.losses == alone.losses and same_numbers(trained.model, alone.model)
     assert list(loaded.stages) == [0, 10, 25] and not alone.stages
+    content = torch.load(watched.path, weights_only=True)
+    kept = [*content["state_dict"].values(), *content["stages"].values()]
+    assert {numbers.dtype for numbers in kept} == {torch.float64}, "not that of the caller"
     first, between, last = [loaded.at_stage(step).model for step in loaded.stages]
     assert same_numbers(first, new_model(TINY, MultiHeadAttention))
     assert same_numbers(last, alone.model)
@@ -295,6 +331,13 @@ def test_quick_never_stands_in_for_a_trained_model(checkpoints):
     assert quick.recipe.path != recipe.path and not recipe.path.exists()
     full = trained_model(recipe, MultiHeadAttention)
     assert trained_model(TINY, MultiHeadAttention, options_of(quick=True), seed=5) is full
+
+
+def test_float32_of_apples_gpus_never_stands_in_for_a_trained_model(monkeypatch):
+    door = "shared.training.checkpoints.already_trained"
+    monkeypatch.setattr(door, lambda recipe, *_: recipe)
+    for device, name in {"mps": "tiny_mps", "cuda": "tiny"}.items():
+        assert trained_model(TINY, MultiHeadAttention, options_of(device=device)).name == name
 
 
 def test_quick_trains_again_only_if_it_is_told_to(checkpoints, capsys):

@@ -132,6 +132,8 @@ def trained_model(
         num_heads=options.heads if recipe.num_heads > 1 else None,
         num_layers=options.layers if recipe.num_layers > 1 else None,
     )
+    if options.device == "mps":  # float32: it must not stand in for the model that others have
+        recipe = replace(recipe, name=f"{recipe.name}_mps")
     trained = already_trained(recipe, make_attention, options)
     if trained is None and options.quick:
         steps = min(recipe.steps, QUICK_STEPS)
