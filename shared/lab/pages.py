@@ -52,7 +52,7 @@ A_SHARE = re.compile(rf"\b({'|'.join(SHARES)})\b")
 SHOWN = re.compile(r"visualizations/gallery/([\w/]+\.(?:png|gif|svg))")
 PICTURE = re.compile(r"!\[(?P<alt>[^]]*)\](?=\([./]*visualizations/gallery/(?P<name>[^)]+)\))")
 SMALL_PICTURE = re.compile(
-    r'<img src="visualizations/gallery/(?P<name>[^"]+)" alt="(?P<alt>[^"]*)"'
+    r'<img src="[./]*visualizations/gallery/(?P<name>[^"]+)" alt="(?P<alt>[^"]*)"'
 )
 OF_PICTURE = re.compile(
     r"(?<!!)\[(?P<words>[^][]+)\]\([./]*visualizations/gallery/(?P<name>[\w/]+\.(?:png|gif))\)"
