@@ -17,7 +17,6 @@ from phase4_causal.models import with_attention
 from shared import cli
 from shared.attention_utils import causal_mask, document_mask, normalized_entropy, padding_mask
 from shared.grammar.roles import NO_NAME, head_names
-from shared.grammar.scores import related_pairs
 from shared.toy_model import weights_on_sentence
 from shared.training.recipes import Trained
 from shared.visualization_utils import (
@@ -62,40 +61,27 @@ def draw_masks(words: list[str]) -> tuple[Figure, str]:
     return fig, f"{title}. {masks}"
 
 
-def linked_ahead(names: list[str], words: list[str]) -> list[tuple[int, int, int]]:
-    """Returns (head, query, key) of what heads of these names link in the sentence, key later."""
-    links = []
-    for head, name in enumerate(names):
-        for i, j in sorted(related_pairs(name, words)):
-            if j > i:
-                links.append((head, i, j))
-    return links
-
-
 def draw_comparison(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     """One head of the first layer without and with the mask: the parameters are the same."""
     masked_model = with_attention(trained, CausalSelfAttention)
     full = weights_on_sentence(trained.model, words)[0]
     masked = weights_on_sentence(masked_model, words)[0]
     mask = causal_mask(len(words))
-    names = head_names(trained, MultiHeadAttention)[0]
-    links = linked_ahead(names, words)
-    if links:
-        head, i, j = max(links, key=lambda link: full[link])
+    # The strongest look ahead: there one sees best what the mask takes away.
+    ahead = full.masked_fill(mask, 0.0)
+    head, i, j = [int(place) for place in torch.unravel_index(ahead.argmax(), ahead.shape)]
+    title = "With the mask all weight goes to the word itself and those before it"
+    if j > i:  # a word alone has no later one
         title = f'"{words[i]}" looks ahead at "{words[j]}": {full[head, i, j]:.2f}. '
         title += "The mask makes that 0"
-    else:
-        future = full.masked_fill(mask, 0.0).sum(dim=-1).mean(dim=-1)  # (H, T, T) -> (H,)
-        head = int(future.argmax())  # the one that loses most: in it the mask is seen best
-        title = "With the mask all weight goes to the word itself and those before it"
-    name = names[head]
+    name = head_names(trained, MultiHeadAttention)[0][head]
     side = 4.0 if len(words) <= 10 else 4.5
     fig, (left, right) = plt.subplots(1, 2, figsize=(2 * side, side + 1.0), layout="constrained")
     fig.get_layout_engine().set(h_pad=0.15)
     plot_attention(left, full[head], words).set_title("no mask", pad=10)
     plot_attention(right, masked[head], words, mask=mask).set_title("with the mask", pad=10)
     right.set_ylabel("")
-    if links:
+    if j > i:
         for ax in (left, right):
             frame_cell(ax, i, j, role_color(name))
     before = normalized_entropy(full[head]).nanmean()

@@ -195,7 +195,7 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="Under the causal mask heads choose in the second layer, hardly in the first",
+    title="Under the causal mask heads choose more in the second layer than in the first",
     note="A dot is a head; 1: it looks at all words alike, 0: at one word (normalised entropy). "
     "Named by rule, grey: no name\nwith the mask a relation is asked one word before, where the "
     "word is predicted · {shown[model]}",
