@@ -111,6 +111,6 @@ def language_model(trained: Trained, sentences: int = NUM_HELD_OUT) -> Sampled:
     def losses() -> Tensor:
         logits, _ = trained.model(tokens.masked_fill(hidden, MASK_ID), mask=mask)
         cost = F.cross_entropy(logits.mT, tokens, reduction="none") * hidden  # (B, V, T) -> (B, T)
-        return cost.sum(dim=-1) * (len(tokens) / hidden.sum())  # (B, T) -> (B,)
+        return cost.sum(dim=-1) * len(tokens) / hidden.sum()  # (B, T) -> (B,)
 
     return Sampled([block.attention for block in trained.model.blocks], losses)
