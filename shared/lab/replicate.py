@@ -150,7 +150,7 @@ def check_last_run(output_dir: Path) -> None:
 
 @cli.script
 def main(argv: list[str] | None = None) -> None:
-    parser = cli.parser(__doc__)
+    parser = cli.parser(__doc__, without="--device")
     parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help="measure these alone")
     parser.add_argument(
         "--check", action="store_true", help="compare the last run with seed 0 on record"

@@ -266,7 +266,7 @@ def write() -> None:
 
 @cli.script
 def main(argv: list[str] | None = None) -> None:
-    cli.parse(cli.parser(__doc__), argv)
+    cli.parse(cli.parser(__doc__, without="--device"), argv)
     write()
 
 
