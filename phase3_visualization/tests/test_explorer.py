@@ -24,10 +24,12 @@ from shared import cli, paths
 from shared.tests.faults import FAULTS, replaced
 from shared.tests.helpers import anchors, as_if_trained, in_torch, near, open_watched, small_records
 from shared.toy_language import MASK_ID, SPECIAL, START_ID, VOCABULARY, encode
+from shared.toy_model import default_dtype
 
 HEADS = list(itertools.product(range(2), range(4)))
 WORDS = range(len(SPECIAL), len(VOCABULARY))  # their ids
-QUICK = cli.parse(cli.parser(""), ["--quick"])
+with default_dtype():  # cli.parse sets it, and other files are read after this one
+    QUICK = cli.parse(cli.parser(""), ["--quick"])
 PAGE = 5e-4  # of the largest number: the page rounds to float32 between layers of large weights
 
 
