@@ -113,9 +113,9 @@ def with_titles(text: str) -> str:
         if is_made_by_hand(match["name"]):
             return match[0]
         title = title_of(caption_of(paths.ROOT / paths.GALLERY / match["name"]))
-        before, after = match.span("alt")
-        start = match.start()
-        return match[0][: before - start] + escape(title) + match[0][after - start :]
+        if match.re is PICTURE:
+            return f"![{title}]"
+        return match[0].replace(f'alt="{match["alt"]}"', f'alt="{escape(title)}"')
 
     return SMALL_PICTURE.sub(titled, PICTURE.sub(titled, text))
 

@@ -335,9 +335,9 @@ def test_a_page_that_contradicts_its_picture_is_noticed(tmp_path, monkeypatch):
     address = "../visualizations/gallery/heads.png"
     image = '<img src="visualizations/gallery/heads.png" alt="{}" width="420">'
     said = f"![old]({address}) {image.format('old')} ![drawn](../visualizations/gallery/hand.svg)"
-    titled = 'Six of 8 heads follow "it"'.replace('"', "&quot;")
     *_, by_hand = said.split(" ", 1)[1].partition("> ")
-    assert pages.with_titles(said) == f"![{titled}]({address}) {image.format(titled)} {by_hand}"
+    titled = image.format("Six of 8 heads follow &quot;it&quot;")
+    assert pages.with_titles(said) == f'![Six of 8 heads follow "it"]({address}) {titled} {by_hand}'
     assert pages.wrong_of_pictures(f"[Six of the eight]({address}), [0.69]({address})") == []
     (wrong,) = pages.wrong_of_pictures(f"[five of the eight]({address})")
     assert wrong.startswith("[five of the eight]: heads.png has no [5]")
