@@ -90,7 +90,7 @@ def parser(description: str | None, without: str = "") -> argparse.ArgumentParse
         "--device",
         choices=("cpu", "cuda", "mps", "auto"),
         default="cpu",
-        help="where to compute (default: cpu)",
+        help="where to compute (default: cpu; on mps, in float32, numbers differ)",
     )
     add("--retrain", action="store_true", help="train again even if there is a checkpoint")
     add(

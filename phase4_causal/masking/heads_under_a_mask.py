@@ -179,12 +179,12 @@ def write_names(ax: Axes, heads: Tensor, names: list[list[str]]) -> None:
 
 def picture(results: Results) -> Figure:
     """Draws how evenly each head spreads its weight, without the mask and with it."""
-    fig, axes = plt.subplots(1, 2, figsize=(9, 4.8), sharey=True, layout="constrained")
+    fig, axes = plt.subplots(2, 1, figsize=(8, 7.6), sharey=True, layout="constrained")
     measured, names = results.shown["measured"], results.shown["names"]
     for ax, model in zip(axes, measured, strict=True):
         draw_entropies(ax, measured[model]["normalised entropy"], names[model])
     axes[0].set(title="without the mask: guesses hidden words")
-    axes[0].set_ylabel("how evenly a head spreads its weight")
+    fig.supylabel("how evenly a head spreads its weight")
     axes[1].set(title="causal mask: guesses next words", ylim=(0, 1.12))
     for ax, model in zip(axes, measured, strict=True):
         write_names(ax, measured[model]["normalised entropy"], names[model])
