@@ -146,7 +146,7 @@ def wrong_of_pictures(text: str) -> list[str]:
 
 def numbers_in(text: str) -> list[float]:
     """Returns all numbers of a text, written as digits or as words."""
-    numbers = re.findall(rf"\b(?:{DIGITS}|{A_WORD})\b", text)  # and not the 3 of 3D
+    numbers = re.findall(rf"(?<![\w.])(?:{DIGITS}|{A_WORD})(?!\w)", text)  # not the 3 of 3D
     return [as_number(number) for number in numbers]
 
 

@@ -32,19 +32,19 @@ Each line below is one thing that is said about attention, and in how many of te
 came out true. Open a line to see under which conditions we tried it, the rule by which a run counts
 as true, and the script that measures it.
 
-We wrote down every rule, and committed it, before the ten runs that decide were made. (These are
-{seeds}: a *seed* is the number that the random start of a run is made from.) We had made the rules
-on ten other runs, seeds 0 to 9, and {revised} of the {all} were written or changed after a look at
-those. When a rule holds in all ten runs, it holds in at least 74 % of all possible runs, with 95 %
-confidence.
+We wrote down every rule, and committed it, before we made the ten runs that decide. (These are
+{seeds}: a *seed* is the number that the random start of a run is made from.) We had made the
+rules on ten earlier runs, seeds 0 to 9, and {revised} of the {all} were written or changed after a
+look at those. When a rule holds in all ten runs, it holds in at least 74 % of all possible runs,
+with 95 % confidence.
 
 A few findings are about models that other people have trained and published. There the seed draws
 only the sentences, so these lines say *ten draws* and not ten runs.
 
-The ten runs were made with torch {torch}. Every number that they measured stands in [the table of
-numbers](numbers.md), beside that of seed 0, which your own run gives. Both pages are written by
-[tables.py](../shared/lab/tables.py). What course notes say wrongly, and what is true instead, has
-[a page of its own](notes.md).
+The ten runs were made with torch {torch}. For every number that they measured, [the table of
+numbers](numbers.md) has their mean and range, beside the number of seed 0, which your own run
+gives. Both pages are written by [tables.py](../shared/lab/tables.py). What course notes say
+wrongly, and what is true instead, has [a page of its own](notes.md).
 """
 FINDING = """
 <details><summary><a id="{id}"></a><b>{verdict}</b> · {point}</summary>
@@ -63,13 +63,14 @@ NUMBERS_OPENING = """\
 # Every number on record
 
 **Seed 0** is what you get: run a script without `--seed`, and it prints these numbers, on every
-processor, to six digits. (A dash stands for what is of one machine or one moment, such as a time.)
+processor, to six digits. (A dash means that it depends on the machine or the moment, as a time
+does.)
 
-**Ten other seeds** ({seeds}) say how much it matters with which random numbers training begins.
-Of them this page has the mean, and the range in which one more seed should fall, nineteen times in
-twenty (a 95 % prediction interval: the mean and 2.37 standard deviations to both sides). They were
-run with torch {torch}; the ten values themselves are in [evidence.csv](evidence.csv). Numbers in
-README and lessons lead here. Written by [tables.py](../shared/lab/tables.py).
+**Ten other seeds** ({seeds}) begin from other random numbers, and so say how much these matter. The
+page has their mean, and the range in which one more seed should fall, nineteen times in twenty (a
+95 % prediction interval: the mean and 2.37 standard deviations to both sides). The ten runs were
+made with torch {torch}; their values are in [evidence.csv](evidence.csv). Numbers in README and
+lessons lead here. Written by [tables.py](../shared/lab/tables.py).
 """
 NUMBERS_OF = """
 ## <a id="{experiment}"></a>{experiment}
