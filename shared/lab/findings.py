@@ -99,7 +99,7 @@ class Finding:
 
     @property
     def as_recorded(self) -> bool:
-        """Whether this run may say what the record says. It may not if all its seeds deny it."""
+        """Whether this run may say what the record says: all its seeds agree, or it is open."""
         known = self.recorded
         return known is None or not known.decided or self.here.kind == known.kind
 
@@ -190,7 +190,7 @@ def judge(
 
 
 def wrapped(text: str, indent: str = INDENT) -> str:
-    """Returns a text in lines of at most WIDTH columns; all but the first are indented."""
+    """Returns a text in lines of at most WIDTH columns. indent: of the first line."""
     return textwrap.fill(
         text,
         WIDTH,

@@ -39,7 +39,7 @@ COLUMNS = ["experiment", "number", "seed", "torch", "code", "value"]
 
 
 def check_rows(rows: pd.DataFrame) -> None:
-    """Raises ValueError unless rows are a record: ten seeds of each number, and each row once.
+    """Raises ValueError unless rows are a record: of each number the ten seeds, seed 0, or both.
 
     The ten seeds of an experiment were measured by one version of torch and one state of the code.
     So was its seed 0, if it is there.
@@ -52,8 +52,8 @@ def check_rows(rows: pd.DataFrame) -> None:
     for (experiment, number), seeds in rows.groupby(["experiment", "number"])["seed"]:
         if sorted(seeds) not in (ten, [FIRST_SEED], [FIRST_SEED, *ten]):
             raise ValueError(f"{experiment}: {number}: not {SEEDS_IN_WORDS}, but {sorted(seeds)}")
-    made_by = rows.groupby(["experiment", rows["seed"] == FIRST_SEED])[["torch", "code"]].nunique()
-    if (made_by > 1).any(axis=None):
+    ways = rows.groupby(["experiment", rows["seed"] == FIRST_SEED])[["torch", "code"]].nunique()
+    if (ways > 1).any(axis=None):
         raise ValueError("an experiment was measured in two ways")
 
 
@@ -224,12 +224,12 @@ def with_rows(rows: pd.DataFrame, measured: Measured) -> pd.DataFrame:
     new = []
     for experiment, by_seed in measured.items():
         code = hash_of_files([experiment])
-        made_by = {"experiment": experiment, "torch": TORCH, "code": code}
+        origin = {"experiment": experiment, "torch": TORCH, "code": code}
         for seed, numbers in by_seed.items():
             old = (rows["experiment"] == experiment) & (rows["seed"] == seed)
             rows = rows[~old]
             if seed == FIRST_SEED:
                 numbers = for_everybody(experiment, numbers)
             for name, value in numbers.items():
-                new.append(made_by | {"number": name, "seed": seed, "value": value})
+                new.append(origin | {"number": name, "seed": seed, "value": value})
     return pd.concat([rows, pd.DataFrame(new)]) if len(rows) else pd.DataFrame(new)
