@@ -47,6 +47,11 @@ def between(
     return low if low == high else f"{low}{to}{high}"
 
 
+def has_other_seeds(runs: Sequence[Numbers], otherwise: Sequence[str]) -> bool:
+    """Returns whether the means over these runs are not the numbers of seed 0 alone."""
+    return bool(otherwise) or len(runs) > 1
+
+
 def table(runs: Sequence[Numbers], experiment: str, *, ranges: bool) -> str:
     """Returns a line for each number: its name, its mean, and where another seed falls if asked."""
     numbers = mean_of(runs)
@@ -206,8 +211,8 @@ def print_numbers(experiment: str, runs: Sequence[Numbers], options: argparse.Na
 
     Where another seed falls stands beside them with --numbers, and where other seeds were run.
     """
-    other_seeds = bool(options.otherwise) or len(runs) > 1
-    printed = table(runs, experiment, ranges=options.numbers or other_seeds)
+    ranges = options.numbers or has_other_seeds(runs, options.otherwise)
+    printed = table(runs, experiment, ranges=ranges)
     if not printed:
         return
     heading, *rows = printed.splitlines()
@@ -247,7 +252,8 @@ class SavedRun:
     @property
     def table(self) -> str:
         """Its numbers; if they are not those of seed 0, beside where another seed falls."""
-        return table(self.runs, self.experiment, ranges=bool(self.otherwise))
+        ranges = has_other_seeds(self.runs, self.otherwise)
+        return table(self.runs, self.experiment, ranges=ranges)
 
     def judged(self) -> Judgement:
         """Holds it against the record once more.
