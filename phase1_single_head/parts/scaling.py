@@ -152,10 +152,11 @@ CLAIMS = (
     ),
     Claim(
         id="smaller-start",
-        text="A head whose W_q starts √d_k times smaller learns less than a head whose scores are "
-        "divided by √d_k. We asked it of one head of d_k = 64 that must look at two places at "
-        "once, after 300 steps of AdamW with one learning rate for all weights, each at the best "
-        "of three learning rates.",
+        text="A head whose W_q starts √d_k times smaller learns more slowly than a head whose "
+        "scores are divided by √d_k. We asked it of one head of d_k = 64 that must look at two "
+        "places at once, after 300 steps of AdamW with one learning rate for all weights, each at "
+        "the best of three learning rates. After 900 steps about half of these heads have caught "
+        "up.",
         source='our question to Raffel et al. 2020, whose code says "equivalent under Adafactor", '
         "an optimizer whose steps are relative to the size of a matrix",
         rule="the share of right answers with the smaller start, at its best learning rate of "

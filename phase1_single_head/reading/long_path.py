@@ -127,11 +127,12 @@ def share_of_first(n: Numbers, name: str) -> float:
 CLAIMS = (
     Claim(
         id="open-gates-share",
-        text="In an LSTM whose forget gates start wide open, the first word of a long text has a "
-        "larger share in the last output than in a layer of attention. The share is that of all "
-        "that moves the last output. In attention the first word has about its even share, and in "
-        "an LSTM with the customary bias of 1 it has nothing. We asked it of 512 words and layers "
-        "of size 32, before any training; wide open means a bias of 5.",
+        text="In an LSTM whose forget gates start wide open, the last output reacts more to the "
+        "first word of a long text, compared with the other words, than in a layer of attention. "
+        "If every word is changed a little in turn, the share of a word is its part of all that "
+        "moves the last output. In attention the first word has about its even share, and in an "
+        "LSTM with the customary bias of 1 it has nothing. We asked it of 512 words and layers of "
+        "size 32, before any training; wide open means a bias of 5.",
         source="our question to the course notes, Gradient flow; the bias is that of Gers et al. "
         "2000, and it is 1 in Jozefowicz et al. 2015",
         rule="the first word has at least twice as many even shares (1/512 of the sum of all "

@@ -78,6 +78,7 @@ def measure(run: Run) -> Numbers:
     carrier = max(uses, key=lambda use: use.output)
     looking = [use.output for use in uses if use.looks >= LOOKS]
     run.shown["carrier"] = carrier.name
+    run.shown["looks most"] = max(uses, key=lambda use: use.looks).name
     return {
         "heads that look": len(looking),
         "restored, least of the heads that look": min(looking, default=1.0),
@@ -91,7 +92,8 @@ CLAIM = Claim(
     id="patching-lookers",
     text="A head may look at a word and hand on next to nothing of it. When a verb is hidden, one "
     "head carries its subject to the guess, and another one looks at the subject as well, but "
-    "hands on next to nothing. We asked it of two layers of four heads.",
+    "hands on next to nothing. The rule does not ask which of them looks more. We asked it of two "
+    "layers of four heads.",
     source="it goes against how patterns are read, as Jain & Wallace 2019 do; the method is that "
     "of Vig et al. 2020",
     rule=f"some head with {LOOKS} of its weight on the subject restores {NOTHING} of the answer "
@@ -112,7 +114,8 @@ main = Experiment(
     [CLAIM],
     answer="Not that of every head: {n[heads that look]:.0f} heads look at the subject, and the "
     "weakest of them restores {n[restored, least of the heads that look]:.0%} of the answer, "
-    "while {shown[carrier]} restores {n[restored, most of all heads]:.0%}",
+    "while {shown[carrier]} restores {n[restored, most of all heads]:.0%}. The head that looks at "
+    "the subject most is {shown[looks most]}",
 )
 
 if __name__ == "__main__":

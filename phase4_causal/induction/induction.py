@@ -206,9 +206,10 @@ CLAIMS = (
     ),
     Claim(
         id="ceiling-or-spare",
-        text="No induction head stands in for another: each takes its part of the margin by which "
-        "the answer leads. The share of right answers hides this, because it stays near 1 until "
-        "the margin is spent. We asked it of two layers of four heads.",
+        text="Take one induction head away, and nearly all answers stay right, although its part "
+        "of the margin by which the answer leads is gone. No other head steps in, nor could it: "
+        "these heads stand side by side in the last layer, and none reads what another writes. We "
+        "asked it of two layers of four heads.",
         source="our own question to Olsson et al. 2022, argument 3, and to Michel et al. 2019, "
         "who count what a model gets right",
         rule="the induction heads are replaced by their mean one at a time, and what this costs "

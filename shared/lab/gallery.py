@@ -64,17 +64,17 @@ SMALL_PICTURES = {
         "What is written first is kept best",
         "how much more often letters are right\nat the end that is written first",
         "phase1_single_head.before.bottleneck",
-        "data/surprises.md#what-was-read-first-is-not-what-gets-lost",
+        "data/surprises.md#what-is-written-first-is-kept-best",
         {
             "written forwards": itemgetter("forwards, right letters, lead"),
             "written backwards": itemgetter("backwards, right letters, lead"),
         },
     ),
     "scaling": DotPicture(
-        "A smaller start cannot replace √d_k",
+        "A smaller start is slower than √d_k",
         "right answers after 300 steps, d_k = 64",
         "phase1_single_head.parts.scaling",
-        "data/surprises.md#a-small-start-does-not-replace-a-division-by-d_k",
+        "data/surprises.md#a-small-start-is-slower-than-a-division-by-d_k",
         {
             "divided by √d_k": itemgetter("divided, best rate"),
             "not divided": itemgetter("not divided, best rate"),
@@ -84,10 +84,10 @@ SMALL_PICTURES = {
         trial="pull the division out of a trained model",
     ),
     "long_path": DotPicture(
-        "An LSTM can keep the first word best",
+        "An LSTM can react most to the first word",
         "what the first of 512 words gets\n(1: an even share)",
         "phase1_single_head.reading.long_path",
-        "data/surprises.md#an-older-kind-of-network-can-hold-on-to-the-first-word-better-than-attention",
+        "data/surprises.md#an-older-kind-of-network-can-react-more-to-the-first-word-than-attention-does",
         {
             "LSTM, usual gates": itemgetter("LSTM, bias 1, even shares of the first of 512"),
             "attention": itemgetter("attention, even shares of the first of 512"),
@@ -109,10 +109,10 @@ SMALL_PICTURES = {
         trial="two heads look at the kite; cut head 1.2, then head 1.0",
     ),
     "coreference": DotPicture(
-        "For “it” a head mostly follows a habit",
+        "One head for “it”: mostly the same noun",
         "pairs of sentences with “it”, of 40",
         "phase3_visualization.pretrained.coreference",
-        "README.md#the-head-that-finds-what-it-means-mostly-follows-a-habit",
+        "README.md#a-head-for-it-a-little-meaning-much-habit",
         {
             "right in both": itemgetter("both right"),
             "wrong in both": itemgetter("both wrong"),
@@ -126,7 +126,7 @@ SMALL_PICTURES = {
         "“Spare” heads are not idle",
         "lost by removing heads one at a time,\nas a share of removing all",
         "phase4_causal.induction.induction",
-        "data/surprises.md#spare-heads-may-not-be-spare",
+        "data/surprises.md#heads-that-look-spare-each-give-a-part",
         {
             "how far the right answer leads": lambda n: (
                 n["margin lost, each alone"] / n["margin lost, all together"]
@@ -137,10 +137,10 @@ SMALL_PICTURES = {
         },
     ),
     "real_text": DotPicture(
-        "Small models of text look nothing up",
+        "Our model of a manual looks nothing up",
         "weight on what came next the last time",
         "phase4_causal.own_text.four_questions",
-        "data/surprises.md#on-a-real-text-small-models-do-not-learn-to-look-things-up",
+        "data/surprises.md#on-one-real-text-a-small-model-did-not-learn-to-look-things-up",
         {
             "best head, made-up sequences": itemgetter("weight on what came next, toy"),
             "best head, a real text": itemgetter("weight on what came next, text"),
