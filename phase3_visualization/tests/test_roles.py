@@ -14,7 +14,7 @@ from phase3_visualization import attention_flow
 from phase3_visualization.roles import head_roles, role_stability, training_film
 from shared.attention_utils import attention_entropy, normalized_entropy
 from shared.grammar import roles
-from shared.grammar.scores import related_pairs
+from shared.grammar.scores import best_fixed_offset, gold_masks, related_pairs
 from shared.tests.helpers import EXPLORER_RECIPES, near, sharp_model
 from shared.toy_language import TOY_SENTENCE, tokenize
 from shared.toy_model import weights_on_sentence
@@ -141,8 +141,14 @@ def test_the_control_is_three_untrained_models_on_each_half():
         blanks.append(untrained_model(replace(recipe, seed=seed), MultiHeadAttention))
     expected = [roles.baselines_on(sentences, blanks) for sentences in roles.halves()]
     assert roles.baselines(recipe, MultiHeadAttention) == expected
-    heads = [roles.scores_of(blank, roles.halves()[1]).relation[SUBJECT] for blank in blanks]
-    assert expected[1].untrained[SUBJECT] == torch.stack(heads).max()
+    last_half = roles.halves()[1]
+    scores = [roles.scores_of(blank, last_half) for blank in blanks]
+    heads = torch.stack([of_model.relation[SUBJECT] for of_model in scores])
+    others = torch.stack([of_model.others[SUBJECT] for of_model in scores])
+    assert expected[1].untrained[SUBJECT] == heads.max()
+    assert expected[1].untrained["most → subject"] == others.max()
+    gold = gold_masks(last_half, "masked word")[SUBJECT]
+    assert expected[1].fixed_offset[SUBJECT] == best_fixed_offset(gold) > 0.1
 
 
 def test_each_half_is_compared_with_its_own_baselines(monkeypatch):

@@ -108,6 +108,15 @@ def test_only_the_training_part_is_learned(monkeypatch):
     assert a > b, "what stands in the training part became likelier"
 
 
+def test_another_seed_reads_other_pieces(monkeypatch):
+    monkeypatch.setattr(character_model, "BATCH", 2)
+    losses = []
+    for seed in (5, 5, 7):
+        model = character_model.new_reader(TEXT, seed=0, num_layers=1)
+        losses += character_model.train_on_text(model, TEXT, seed, steps=1)
+    assert losses[0] == losses[1] != losses[2]
+
+
 def test_losses_against_a_plain_loop():
     torch.manual_seed(0)
     model = CharacterModel(V, num_layers=1).eval()
