@@ -125,6 +125,14 @@ def test_the_front_door_counts_as_the_record_does():
     assert tables.counts_of(on_record) in " ".join(text_of("README.md").split())
 
 
+def test_the_page_about_notes_counts_its_rows():
+    text = text_of(NOTES)
+    verdicts = re.findall(r"^\| <a .*? \| \*\*(\w+)", text, re.MULTILINE)
+    wrong, in_part = verdicts.count("Wrong"), verdicts.count("In")
+    said = f"Of its {len(verdicts)} rows {wrong} are wrong and {in_part} are true in part"
+    assert said in " ".join(text.split())
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_numbers_of_a_page_lead_to_the_record_or_are_settings(page):
     """What a link says is compared with the record in test_record.py."""
