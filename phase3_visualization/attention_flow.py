@@ -1,11 +1,11 @@
 """Which words does each word look at, and which weights deserve an arrow?
 
 The words of a sentence in a row, and an arrow from each word to the words it looks at, as thick as
-its weight. Only arrows above a multiple of 1/n are drawn, the weight that every word gets from a
-head that does not choose. Of all heads at most four are drawn, each with another role by the rules
-of shared/grammar/roles.py.
+its weight. All arrows above a multiple of 1/n are drawn, the weight that every word gets from a
+head that does not choose. Those that gave the head its name have a colour. Of all heads at most
+four are drawn, each with another role by the rules of shared/grammar/roles.py.
 
-    python phase3_visualization/attention_flow.py --layer 1 --head 2
+    python phase3_visualization/attention_flow.py --head 1.2
 
 The second picture hides a word and asks where its guess comes from: each layer by itself, and both
 by rollout, which follows every path down to the words.
@@ -16,6 +16,7 @@ Writes attention_flow.png and attention_rollout.png to visualizations/plots/phas
 from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
+import numpy as np
 import torch
 from matplotlib.figure import Figure
 
@@ -27,10 +28,18 @@ from shared import charts, cli
 from shared.attention_utils import attention_rollout, normalized_entropy
 from shared.grammar.roles import NO_NAME, head_names
 from shared.grammar.scores import related_pairs
-from shared.toy_language import TOY_SENTENCE
 from shared.toy_model import weights_on_sentence
 from shared.training.recipes import Trained, untrained_model
-from shared.visualization_utils import BLUE, QUIET, headline, readable, role_color, save_plot
+from shared.visualization_utils import (
+    BLUE,
+    GREY,
+    QUIET,
+    TAUPE,
+    headline,
+    readable,
+    role_color,
+    save_plot,
+)
 
 THRESHOLD = 2.0  # arrows above so many times the even share are drawn
 FIXED = 0.15  # a threshold that is the same for every length, to compare with
@@ -67,20 +76,26 @@ def draw_arrows(
         name = names[layer][head]
         color = role_color(name)
         pairs = related_pairs(name, words)
-        drawn = pairs or None  # without a relation all arrows are drawn
-        charts.arcs(ax, weights[layer, head], words, color, threshold=THRESHOLD, pairs=drawn)
+        # Where the name is of no relation, all arrows have its colour.
+        named = None if color in (GREY, TAUPE) else pairs
+        charts.arcs(ax, weights[layer, head], words, color, threshold=THRESHOLD, pairs=named)
         ax.set_title(name, color=readable(color), weight="bold", loc="left", fontsize=13)
         shares = [f"head {layer}.{head}"]
         for i, j in sorted(pairs):
             shares.append(f"{words[i]} → {words[j]} {weights[layer, head, i, j]:.0%}")
         ax.set_title("   ".join(shares), color=QUIET, loc="right", fontsize=11)
+    shown = [names[layer][head] for layer, head in heads]
     finding = "Each head looks for something different in the same words"
+    grey = "; pale grey: those that did not give the head (layer.head) its name"
+    if len(heads) == 1 or NO_NAME in shown:
+        finding = f"What heads look for by our rules: {', '.join(shown)}"
+    if shown == [NO_NAME]:
+        grey = ""
     entropy = normalized_entropy(torch.stack([weights[head] for head in heads])).nanmean()
     note = (
-        f"An arrow goes from a word to the word it looks at, {words[0]} → {words[1]} 50% would be "
-        "half of its attention.\n"
-        "Drawn: the arrows that gave the head (layer.head) its name, above "
-        f"{THRESHOLD:g} times the even share of 1/{len(words)}\n"
+        f"An arrow goes from a word to the word it looks at, {words[0]} → {words[-1]} 50% would be "
+        f"half of its attention.\nDrawn: all arrows above {THRESHOLD:g} times the even share of "
+        f"1/{len(words)}{grey}\n"
         f"{trained.label} · normalised entropy {entropy:.2f}"
     )
     headline(fig, finding, note)
@@ -128,9 +143,9 @@ def draw_rollout(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     return fig, f'{finding}. Shown is the hidden word of "{sentence}", {how}.'
 
 
-def shares_drawn(trained: Trained) -> tuple[float, float]:
-    """Of all arrows of the toy sentence the shares above FIXED and above THRESHOLD even shares."""
-    weights = weights_on_sentence(trained.model, TOY_SENTENCE.split())
+def shares_drawn(trained: Trained, words: list[str]) -> tuple[float, float]:
+    """Of all arrows of a sentence the shares above FIXED and above THRESHOLD even shares."""
+    weights = weights_on_sentence(trained.model, words)
     fixed = weights > FIXED
     relative = charts.large(weights, THRESHOLD)
     return fixed.double().mean().item(), relative.double().mean().item()
@@ -139,25 +154,28 @@ def shares_drawn(trained: Trained) -> tuple[float, float]:
 @cli.script
 def main(argv: list[str] | None = None) -> str:
     parser = cli.parser(__doc__)
-    parser.add_argument("--layer", type=int, help="only this layer, counted from 0 (default: all)")
-    parser.add_argument("--head", type=int, help="only this head, counted from 0 (default: all)")
+    parser.add_argument("--head", metavar="LAYER.HEAD", help="only this one, as 1.2 (default: all)")
     options = cli.parse(parser, argv)
     trained = load_multi_head_model(options)
-    heads = cli.chosen_heads(parser, options, trained.recipe.num_layers, trained.recipe.num_heads)
+    heads = []
+    for layer, head in np.ndindex(trained.recipe.num_layers, trained.recipe.num_heads):
+        if options.head in (None, f"{layer}.{head}"):
+            heads.append((layer, head))
+    if not heads:
+        parser.error(f"the last head is {layer}.{head}: got {options.head}")
     fig, caption = draw_arrows(trained, options.words, heads)
     save_plot(options, "phase3/attention_flow", fig, caption)
     fig, caption = draw_rollout(trained, options.words)
     save_plot(options, "phase3/attention_rollout", fig, caption)
     untrained = untrained_model(trained.recipe, MultiHeadAttention)
-    for model in (untrained, trained):
-        fixed, relative = shares_drawn(model)
+    for model in (trained, untrained):
+        fixed, relative = shares_drawn(model, options.words)
         print(f"   {model.label}: {fixed:.0%} of the arrows are above {FIXED},")
         print(f"   {relative:.0%} above {THRESHOLD:g} even shares")
-    fixed, _ = shares_drawn(untrained)
     return (
-        "The pictures show where each word looks. An arrow is worth drawing above "
-        f"{THRESHOLD:g} times an even share: above a fixed {FIXED} even an untrained model would "
-        f"draw {fixed:.0%} of all arrows"
+        "The pictures show where each word looks. In an untrained model, which does not choose, "
+        f"{fixed:.0%} of all arrows are above a fixed {FIXED}, and {relative:.0%} are above "
+        f"{THRESHOLD:g} even shares"
     )
 
 

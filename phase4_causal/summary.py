@@ -30,9 +30,11 @@ from shared.training.recipes import Trained
 from shared.visualization_utils import (
     AMBER,
     BLUE,
+    GREY,
     HIDDEN,
     INK,
     QUIET,
+    TAUPE,
     VIOLET,
     plot_mask,
     role_color,
@@ -96,7 +98,7 @@ def draw_one_head(fig: Figure, top: float, trained: Trained, words: list[str]) -
 
 
 def draw_many_heads(fig: Figure, top: float, one: Trained, four: Trained, words: list[str]) -> str:
-    """The large weights of four heads; of a head that follows a relation those that are right."""
+    """The large weights of four heads; in colour those on words that have the head's relation."""
     single, several = chosen_and_scored(one), chosen_and_scored(four)
     relation = max(CORE_RELATIONS, key=lambda name: several[name] - single[name])
     statement = (
@@ -109,8 +111,9 @@ def draw_many_heads(fig: Figure, top: float, one: Trained, four: Trained, words:
         left, down = (LEFT, MIDDLE)[head % 2], top + 32 + 58 * (head // 2)
         put(fig, left, down, name, 22, weight="bold", color=role_color(name))
         ax = panel(fig, left, down + 4, RIGHT - MIDDLE, 44)
-        pairs = related_pairs(name, words) or None  # without a relation all arcs are drawn
-        charts.arcs(ax, weights[head], words, role_color(name), pairs=pairs)
+        color = role_color(name)
+        pairs = None if color in (GREY, TAUPE) else related_pairs(name, words)
+        charts.arcs(ax, weights[head], words, color, pairs=pairs)
         enlarge(ax, words, 26)
     return statement
 

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from shared.visualization_utils import GREY, HIDDEN, INK, QUIET, label_ends
 
+PALE = "#ccd2d8"  # of arcs that are there, but not meant
+
 
 def lines(
     ax: Axes,
@@ -123,12 +125,13 @@ def arcs(
     """Draw words in a row, and over them an arc from query to key for each large weight (T, T).
 
     The thicker an arc, the more weight. What a word gives to itself is left out. threshold: see
-    `large`. pairs: the only (query, key) to be drawn.
+    `large`. pairs: the (query, key) that have the colour, if not all; others are pale grey.
     """
     highest = 0.5
     for i, j in large(weights, threshold).nonzero().tolist():
-        if i == j or (pairs is not None and (i, j) not in pairs):
+        if i == j:
             continue
+        has_color = pairs is None or (i, j) in pairs
         weight = weights[i, j].item()
         rise = 0.3 + 0.05 * abs(i - j)  # of its middle over its ends, in words
         highest = max(highest, rise)
@@ -140,7 +143,8 @@ def arcs(
             arrowstyle="-|>",
             shrinkA=0,
             shrinkB=0,
-            color=color,
+            color=color if has_color else PALE,
+            zorder=1 + has_color,
             linewidth=0.6 + 4 * weight,
             mutation_scale=8 + 6 * weight,
         )

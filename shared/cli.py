@@ -10,7 +10,6 @@ exit code is 2. Ctrl-C ends in one line, too, with the exit code 130. No file is
 import argparse
 import importlib
 import io
-import itertools
 import os
 import signal
 import sys
@@ -218,19 +217,6 @@ def _device(name: str) -> str:
 def seeds(options: argparse.Namespace) -> range:
     """Returns the seeds to measure with."""
     return range(options.seed, options.seed + options.seeds)
-
-
-def chosen_heads(
-    script: argparse.ArgumentParser, options: argparse.Namespace, num_layers: int, num_heads: int
-) -> list[tuple[int, int]]:
-    """Returns (layer, head) of all heads, or of those that --layer and --head pick."""
-    chosen = []
-    for layer, head in itertools.product(range(num_layers), range(num_heads)):
-        if options.layer in (None, layer) and options.head in (None, head):
-            chosen.append((layer, head))
-    if not chosen:
-        script.error(f"the layers are 0 to {num_layers - 1}, the heads 0 to {num_heads - 1}")
-    return chosen
 
 
 def script(main: Main) -> Main:

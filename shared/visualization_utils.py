@@ -277,14 +277,14 @@ def label_ends(
 
 
 def headline(fig: Figure, title: str, note: str, size: float = 13) -> None:
-    """Write the finding at the top of a figure, in lines that fit, and a note at its foot.
+    """Write the finding at the top of a figure, and a note at its foot, both in lines that fit.
 
     note: which model, trained or untrained, and its normalised entropy.
     """
     letters = int(fig.get_figwidth() * 72 / (0.54 * size))  # a letter is half as wide as high
     lines = [textwrap.fill(line, letters) for line in title.splitlines()]
     fig.suptitle("\n".join(lines), fontsize=size)
-    fig.supxlabel(note, fontsize=9, color=QUIET)
+    fig.supxlabel(note, fontsize=9, color=QUIET, wrap=True)
 
 
 # ---- files

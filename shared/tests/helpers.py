@@ -277,7 +277,10 @@ README_WIDTH = 900  # pixels that a page gives a picture at most; a narrower one
 
 @contextlib.contextmanager
 def watched_texts():
-    """Figure saved meanwhile -> its texts: (text, pixels high at README width, bounding box)."""
+    """Figure saved meanwhile -> its texts: (text, pixels high at README width, bounding box).
+
+    A text that is wider than its figure is an AssertionError.
+    """
     found, drawing, draw = {}, [], Text.draw
 
     def watched_draw(text, renderer, *args, **options):
@@ -286,7 +289,10 @@ def watched_texts():
             inch = visualization_utils.dots_per_inch(drawing[-1])  # on a page, however dense
             width = drawing[-1].get_figwidth() * inch
             pixels = text.get_fontsize() / 72 * inch * min(1, README_WIDTH / width)
-            found[drawing[-1]][text] = (text.get_text(), pixels, text.get_window_extent(renderer))
+            box = text.get_window_extent(renderer)
+            found[drawing[-1]][text] = (text.get_text(), pixels, box)
+            fits = box.x0 > -1 and box.x1 < drawing[-1].bbox.width + 1
+            assert fits, f"wider than its figure: {text.get_text()}"
 
     def watched(save):
         def watched_save(figure, *args, **options):

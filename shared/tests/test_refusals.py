@@ -19,6 +19,11 @@ from phase2_multi_head.heads.head_importance import gated_heads
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, StackOfHeads
 from phase2_multi_head.pooling.attention_pooling import mean_pooling
 from phase3_visualization.pretrained.attention_maps import draw_heads
+from phase3_visualization.pretrained.language_model import (
+    LanguageModel,
+    load_language_model,
+    read_texts,
+)
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.long_texts.delta_rule import delta_rule
 from phase4_causal.long_texts.flash_attention import flash_attention
@@ -34,6 +39,7 @@ from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.packed_toy import PackedToy
 from phase4_causal.serving.paged_cache import PagedCache, Text
 from phase4_causal.writing.sampling import Sampling, new_caches, write_sentences
+from shared import paths
 from shared.attention_utils import causal_mask, local_mask, padding_mask, strided_mask
 from shared.grammar.best_reader import hidden_word_distribution
 from shared.head_statistics import head_statistics
@@ -131,11 +137,20 @@ PHASE_2 = [
     (lambda: mean_pooling(zeros((7, 11))), "with T of 1 or more: got shape (7, 11)"),
     (lambda: mean_pooling(zeros((3, 7, 11)), torch.ones(3, 7).bool()), "to scores of shape (3, 1"),
 ]
+NO_MODEL = LanguageModel(None, None, "")
 PHASE_3 = [
     (lambda: draw_heads(WEIGHTS * 2, [*"abcde"]), "a row sums to 1 at most"),
     (lambda: draw_heads(WEIGHTS * torch.nan, [*"abcde"]), "weights after softmax"),
     (lambda: draw_heads(WEIGHTS[0, 0], [*"abcde"]), "got (5, 5)"),
     (lambda: draw_heads(WEIGHTS, [*"abcd"]), "with T=4 for these tokens: got (2, 3, 5, 5)"),
+    (lambda: draw_heads((None, None), [*"abcde"]), "None, load the model with attn_impl"),
+    (lambda: draw_heads(((WEIGHTS,), (WEIGHTS,)), [*"abcde"]), "model(tokens).attentions"),
+    (lambda: draw_heads(WEIGHTS, [*"abcde"], heads=[(2, 0)]), "(1, 2) is the last: got [(2, 0)]"),
+    (lambda: draw_heads(WEIGHTS, [*"abcde"], heads=[]), "(1, 2) is the last: got []"),
+    (lambda: load_language_model(""), '--model "": a name is needed'),
+    (lambda: load_language_model(str(paths.ROOT)), "or a folder with a config.json"),
+    (lambda: read_texts(NO_MODEL, ["caf\udce9"]), "all in Unicode: got 'caf\\udce9'"),
+    (lambda: read_texts(NO_MODEL, ["a cat", " "]), "a text needs letters, and all in Unicode"),
 ]
 
 LATENT = LatentAttention(12, 3, 11, 4)
