@@ -58,7 +58,7 @@ def scaled_dot_product_attention(
 
     The output is that of F.scaled_dot_product_attention, which keeps the weights to itself. Hidden
     keys get weight exactly 0, and a query that may see no key gets weights and output of 0. Inputs
-    of 16 bits are summed in float32. As in that function, a hidden value of NaN or inf still
+    of 16 bits are computed in float32. As in that function, a hidden value of NaN or inf still
     reaches every output, because 0 · NaN is NaN.
     Raises ValueError for sizes, dtypes or masks that do not fit.
 

@@ -16,10 +16,16 @@ from torch import Tensor, nn
 from phase1_single_head.order.position_encodings import alibi
 from phase1_single_head.self_attention import masked_softmax
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
+from shared.attention_checks import at_least_float32
 
 
 class AlibiAttention(nn.Module):
-    """Multi-head attention with a penalty on distance."""
+    """Multi-head attention with a penalty on distance.
+
+    The slopes are 2^(-8 h / H) for head h of H, from 1 on. Where H is no power of 2, published
+    models have other slopes: those of the next smaller power, and between them some of the next
+    larger one (the code of Press et al.).
+    """
 
     def __init__(self, d_model: int, num_heads: int) -> None:
         super().__init__()
@@ -34,7 +40,8 @@ class AlibiAttention(nn.Module):
         mask: as MultiHeadAttention takes it.
         """
         heads = split_heads(self.w_qkv(x), 3 * self.num_heads)  # -> (B, 3 H, T, d_k)
-        query, key, value = heads.chunk(3, dim=1)  # -> 3 x (B, H, T, d_k)
+        query, key, value = at_least_float32(*heads.chunk(3, dim=1))  # -> 3 x (B, H, T, d_k)
         scores = query @ key.mT / query.size(-1) ** 0.5 + alibi(x.size(1), self.slopes)
         weights = masked_softmax(scores, mask)
-        return self.w_o(merge_heads(weights @ value)), weights
+        output = (weights @ value).to(heads.dtype)
+        return self.w_o(merge_heads(output)), weights.to(heads.dtype)

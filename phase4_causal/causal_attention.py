@@ -38,6 +38,7 @@ class CausalSelfAttention(MultiHeadAttention):
         if cache is not None:
             # The past comes from the cache: (B, H, T, d_k) -> (B, H, T_k, d_k).
             key, value = cache.append(key, value)
+            query = query.to(key.dtype)  # under autocast a cache may be more precise
         # The last query stands at the last key.
         causal = causal_mask(x.size(1), key.size(2), device=x.device)
         mask = causal if mask is None else causal & mask

@@ -23,7 +23,7 @@ from phase1_single_head.order.position_encodings import rotary
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import merge_heads
 from phase4_causal.causal_attention import CausalSelfAttention
-from shared.attention_utils import also_causal
+from shared.attention_utils import Device, also_causal
 
 STRETCHES = ("as trained", "interpolated", "NTK-aware", "by parts (YaRN)")
 
@@ -33,13 +33,15 @@ TRAINED = 32  # words of a text in training
 ALPHA, BETA = 1, 2
 
 
-def frequencies(d_k: int, way: str = "as trained", stretch: float = 1.0) -> Tensor:
+def frequencies(
+    d_k: int, way: str = "as trained", stretch: float = 1.0, *, device: Device = None
+) -> Tensor:
     """The radians that each pair of d_k features turns a place, (d_k / 2,).
 
     way: one of STRETCHES. stretch: how many times as long as in training a text is. Raises
     ValueError for one pair alone, NTK-aware.
     """
-    exponents = -torch.arange(0, d_k, 2) / d_k
+    exponents = -torch.arange(0, d_k, 2, device=device) / d_k
     plain = 10000**exponents
     if way == "interpolated":
         return plain / stretch
@@ -72,7 +74,7 @@ class RotaryHeads(CausalSelfAttention):
         if self.way == "by parts (YaRN)":
             query = query * (1 + math.log(self.stretch) / 10) ** 2
         positions = torch.arange(x.size(1), device=x.device)
-        turns = frequencies(key.size(-1), self.way, self.stretch).to(x)
+        turns = frequencies(key.size(-1), self.way, self.stretch, device=x.device)
         query = rotary(query, positions, turns)
         key = rotary(key, positions, turns)
         heads, weights = scaled_dot_product_attention(query, key, value, also_causal(x, mask))

@@ -95,10 +95,12 @@ def local_mask(query_length: int, key_length: int, window: int, *, device: Devic
     return (key_position - query_position).abs() <= window
 
 
-def strided_mask(query_length: int, key_length: int, stride: int) -> Tensor:
+def strided_mask(
+    query_length: int, key_length: int, stride: int, *, device: Device = None
+) -> Tensor:
     """May attend to every stride-th position, counted from itself -> bool (T_q, T_k)."""
     check_sizes(1, stride=stride)
-    query_position, key_position = _positions(query_length, key_length)
+    query_position, key_position = _positions(query_length, key_length, device)
     return (key_position - query_position) % stride == 0
 
 

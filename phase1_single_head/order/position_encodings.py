@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from phase1_single_head.self_attention import SelfAttention
+from shared.attention_checks import at_least_float32
 
 
 def sinusoidal_by_loops(length: int, d_model: int) -> Tensor:
@@ -41,8 +42,9 @@ def rotary(x: Tensor, positions: Tensor, frequencies: Tensor | None = None) -> T
 
     A turned vector keeps its length, and the product of two depends on the offset of their
     positions alone: turning one by a and the other by b is turning only the other, by b - a (Su et
-    al. 2021, section 3.2.2). Raises ValueError for an odd d, where one feature has no partner, and
-    for a wrong number of positions.
+    al. 2021, section 3.2.2). The result has the dtype of x, and for 16 bits it is computed in
+    float32. Raises ValueError for an odd d, where one feature has no partner, and for a wrong
+    number of positions.
 
     >>> rotary(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1]))  # by 0 and by 1 radian
     tensor([[1.0000, 0.0000],
@@ -56,14 +58,16 @@ def rotary(x: Tensor, positions: Tensor, frequencies: Tensor | None = None) -> T
     if positions.shape != (length,):
         shape = tuple(positions.shape)
         raise ValueError(f"positions must have shape ({length},), one for each vector: got {shape}")
+    dtype = x.dtype
+    (x,) = at_least_float32(x)  # bfloat16 has no 257: an angle would be off by a whole position
     if frequencies is None:
         frequencies = 10000 ** (-2 * torch.arange(size // 2, dtype=x.dtype, device=x.device) / size)
-    angle = positions[:, None] * frequencies  # (T, 1) * (d / 2,) -> (T, d / 2)
+    angle = positions[:, None] * frequencies.to(x)  # (T, 1) * (d / 2,) -> (T, d / 2)
     cos = angle.cos()
     sin = angle.sin()
     first, second = x[..., 0::2], x[..., 1::2]  # (..., T, d) -> (..., T, d / 2)
     turned = torch.stack([first * cos - second * sin, first * sin + second * cos], dim=-1)
-    return turned.flatten(-2)  # (..., T, d / 2, 2) -> (..., T, d)
+    return turned.flatten(-2).to(dtype)  # (..., T, d / 2, 2) -> (..., T, d)
 
 
 class RotarySelfAttention(SelfAttention):
@@ -83,13 +87,15 @@ class RotarySelfAttention(SelfAttention):
 def alibi(length: int, slopes: Tensor) -> Tensor:
     """What is added to the scores of each head: -slope · |i - j|, slopes (H,) -> (H, T, T).
 
-    Press et al. have it for the past alone; here it falls to both sides.
+    Press et al. have it for the past alone; here it falls to both sides. Slopes of 16 bits give a
+    float32 result, because no distance above 256 has a number of its own in bfloat16.
 
     >>> alibi(3, torch.tensor([0.5]))
     tensor([[[-0.0000, -0.5000, -1.0000],
              [-0.5000, -0.0000, -0.5000],
              [-1.0000, -0.5000, -0.0000]]])
     """
+    (slopes,) = at_least_float32(slopes)
     position = torch.arange(length, device=slopes.device)
     distance = (position[:, None] - position).abs()  # (T,) -> (T, T)
     return -slopes[:, None, None] * distance  # (H, 1, 1) * (T, T) -> (H, T, T)

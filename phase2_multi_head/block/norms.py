@@ -8,16 +8,21 @@ file. LayerNorm, as in our block, takes the mean away first; torch has it as nn.
 import torch
 from torch import Tensor
 
+from shared.attention_checks import at_least_float32
+
 EPSILON = 1e-6  # so that a vector of zeros can be divided
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
     """Divides each vector by the root of its mean square.
 
-    x (..., d), weight (d,), a factor for each feature -> (..., d).
+    x (..., d), weight (d,), a factor for each feature -> (..., d), in the dtype of x. Vectors of 16
+    bits are computed in float32, because in float16 the square of 256 is inf.
     """
-    mean_square = x.square().mean(dim=-1, keepdim=True)  # -> (..., 1)
-    return weight * x / (mean_square + EPSILON).sqrt()
+    (wide,) = at_least_float32(x)
+    mean_square = wide.square().mean(dim=-1, keepdim=True)  # -> (..., 1)
+    normed = weight * wide / (mean_square + EPSILON).sqrt()
+    return normed.to(x.dtype)
 
 
 def main() -> None:

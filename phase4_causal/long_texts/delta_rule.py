@@ -39,7 +39,7 @@ def delta_rule(
     and the state (..., d_k, d_v), from which the text may go on (Yang et al. 2024, section 3). Give
     keys of length 1: with longer ones the state may grow without end. A NaN or inf in key, value or
     beta reaches earlier words of its chunk (0 · NaN); in delta_rule_recurrent it does not. Inputs
-    of 16 bits are summed in float32. Raises ValueError for sizes that do not fit.
+    of 16 bits are computed in float32. Raises ValueError for sizes that do not fit.
     """
     words, state = checked_words(query, key, value, state, beta=beta)
     outputs = [output_of_no_words(words.query, state)]

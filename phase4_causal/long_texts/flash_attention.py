@@ -199,7 +199,7 @@ def flash_attention(
     query (..., T_q, d_k), key (..., T_k, d_k), value (..., T_k, d_v) -> output (..., T_q, d_v),
     without the weights. causal: the last query stands at the last key; one that sees no key gets 0.
     block_size: queries and keys in a tile. A hidden value that is NaN or inf reaches outputs, as in
-    scaled_dot_product_attention (0 · NaN is NaN). Inputs of 16 bits are summed in float32. Cannot
+    scaled_dot_product_attention (0 · NaN is NaN). Inputs of 16 bits are computed in float32. Cannot
     be differentiated twice. Raises ValueError for wrong sizes.
     """
     check_sizes(1, block_size=block_size)

@@ -53,7 +53,7 @@ def gated_delta(
     query, key (..., T, d_k), value (..., T, d_v), beta and alpha (..., T) from 0 to 1 -> output
     (..., T, d_v) and the state (..., d_k, d_v), from which the text may go on. Each key should have
     length 1 as a vector. As in delta_rule a NaN reaches earlier words of its chunk, and inputs of
-    16 bits are summed in float32. Raises ValueError for sizes that do not fit.
+    16 bits are computed in float32. Raises ValueError for sizes that do not fit.
     """
     words, state = checked_words(query, key, value, state, beta=beta, alpha=alpha)
     outputs = [output_of_no_words(words.query, state)]

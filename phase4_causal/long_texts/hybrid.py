@@ -18,7 +18,7 @@ from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.multi_head_attention import merge_heads, split_heads
 from phase4_causal.long_texts.delta_rule import delta_rule
 from shared import charts
-from shared.attention_utils import causal_mask
+from shared.attention_utils import also_causal
 from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.training.loop import fit
@@ -66,7 +66,7 @@ class Layer(nn.Module):
         key = split_heads(key, HEADS)
         value = split_heads(value, HEADS)
         if self.kind == "softmax":
-            heads, _ = scaled_dot_product_attention(query, key, value, causal_mask(x.size(1)))
+            heads, _ = scaled_dot_product_attention(query, key, value, also_causal(x, None))
         else:
             beta = self.w_beta(words).sigmoid().mT  # (B, T, H) -> (B, H, T)
             query = F.normalize(query, dim=-1)

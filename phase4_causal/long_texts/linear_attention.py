@@ -182,8 +182,8 @@ def linear_attention(
 
     query (..., T_q, d_k), key (..., T_k, d_k), value (..., T_k, d_v) -> output (..., T_q, d_v),
     without the weights. causal: the last query stands at the last key. A query that gives no key
-    any weight (with "relu") gets 0. Inputs of 16 bits are summed in float32. A NaN in value reaches
-    earlier words of its chunk. Raises ValueError for wrong sizes.
+    any weight (with "relu") gets 0. Inputs of 16 bits are computed in float32. A NaN in value
+    reaches earlier words of its chunk. Raises ValueError for wrong sizes.
     """
     dtype = query.dtype
     query, key, value = _with_features(query, key, value, feature_map)

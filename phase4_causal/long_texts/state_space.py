@@ -36,7 +36,7 @@ def state_space_attention(query: Tensor, key: Tensor, value: Tensor, alpha: Tens
     """A state space model as attention without softmax: all words at once, in time O(T²).
 
     query, key (..., T, d_k), value (..., T, d_v), alpha (..., T) from 0 to 1 -> (..., T, d_v).
-    Inputs of 16 bits are summed in float32. Raises ValueError for sizes that do not fit.
+    Inputs of 16 bits are computed in float32. Raises ValueError for sizes that do not fit.
     """
     words, _ = checked_words(query, key, value, None, alpha=alpha)
     scores = words.query @ words.key.mT  # (..., T, d_k) @ (..., d_k, T) -> (..., T, T)

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phase2_multi_head.multi_head_attention import split_heads
+from shared.attention_checks import at_least_float32
 from shared.attention_utils import causal_mask
 
 
@@ -55,7 +56,11 @@ def top_k_mask(scores: Tensor, allowed: Tensor, count: int) -> Tensor:
 
 
 def top_keys(query: Tensor, key: Tensor, count: int) -> Tensor:
-    """The keys that get the most weight: (..., T_q, d_k), (..., T_k, d_k) -> (..., T_q, T_k)."""
+    """The keys that get the most weight: (..., T_q, d_k), (..., T_k, d_k) -> (..., T_q, T_k).
+
+    Scores of 16 bits are computed in float32: rounded to 16 bits, many scores would be equal.
+    """
+    query, key = at_least_float32(query, key)
     not_later = causal_mask(query.size(-2), key.size(-2), device=query.device)
     return top_k_mask(query @ key.mT, not_later, count)
 
@@ -64,8 +69,10 @@ def block_scores(query: Tensor, key: Tensor, block_size: int) -> Tensor:
     """The product of each query with the mean of each block's keys -> (..., T_q, blocks).
 
     Keys that the last block lacks are taken as 0. That changes its mean, but nobody is chosen by
-    it: only queries of this block may see it, and a query keeps its own block anyway.
+    it: only queries of this block may see it, and a query keeps its own block anyway. Inputs of 16
+    bits give scores in float32.
     """
+    query, key = at_least_float32(query, key)
     missing = -key.size(-2) % block_size  # so many keys fill the last block
     padded = F.pad(key, (0, 0, 0, missing))  # after the last key; no feature is added
     blocks = padded.unflatten(-2, (-1, block_size))  # -> (..., blocks, block_size, d_k)

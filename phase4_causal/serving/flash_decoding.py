@@ -23,7 +23,7 @@ from phase4_causal.long_texts.flash_attention import (
     normalize,
     partial_softmax,
 )
-from shared.attention_checks import check_attention_inputs, check_sizes
+from shared.attention_checks import at_least_float32, check_attention_inputs, check_sizes
 
 
 @torch.no_grad()
@@ -31,11 +31,13 @@ def flash_decoding(query: Tensor, key: Tensor, value: Tensor, *, num_splits: int
     """Attention to all keys, merged from num_splits parts that are computed independently.
 
     query (..., T_q, d_k), key (..., T_k, d_k), value (..., T_k, d_v) -> output (..., T_q, d_v), 0
-    without keys. A trained model writes with it, so there are no gradients. Raises ValueError for
-    wrong sizes.
+    without keys. Inputs of 16 bits are computed in float32. A trained model writes with it, so
+    there are no gradients. Raises ValueError for wrong sizes.
     """
     check_sizes(least=1, num_splits=num_splits)
     check_attention_inputs(query, key, value, mask=None)
+    dtype = query.dtype
+    query, key, value = at_least_float32(query, key, value)
     # The partial sums are of powers of 2: 2^(scaled q · k) is e^(q · k / √d_k).
     scaled_query = query * LOG2_E / math.sqrt(query.size(-1))
     keys = key.tensor_split(num_splits, dim=-2)
@@ -49,7 +51,7 @@ def flash_decoding(query: Tensor, key: Tensor, value: Tensor, *, num_splits: int
     for partial in partials:
         merged = merge_partials(merged, partial)
     output, _log_of_sums = normalize(merged)
-    return output
+    return output.to(dtype)
 
 
 def main() -> None:

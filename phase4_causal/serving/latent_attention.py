@@ -107,6 +107,7 @@ class LatentAttention(nn.Module):
         query = query * math.sqrt(size / (self.d_k + self.d_rotary))
         key = cache.unsqueeze(1)  # (B, T_k, d_c + d_r) -> (B, 1, T_k, d_c + d_r): one for all heads
         value = key[..., : self.d_latent]
+        query = query.to(key.dtype)  # under autocast a cache may be more precise
         mask = causal_mask(x.size(1), key.size(2), device=x.device)
         mean, _ = scaled_dot_product_attention(query, key, value, mask)  # -> (B, H, T, d_c)
         heads = mean @ w_uv.mT  # (B, H, T, d_c) -> (B, H, T, d_k)

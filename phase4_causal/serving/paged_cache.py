@@ -106,6 +106,7 @@ class PagedCache:
         if self.share and not text.table:
             prefix = self.find_prefix(text.tokens)
         free = [block for block in self.free_blocks if block not in prefix]
+        free.sort(key=lambda block: bool(self.contents[block]))  # empty ones first: none is lost
         needed = math.ceil(len(text.tokens) / self.block_size)
         missing = needed - len(text.table) - len(prefix)
         if missing > len(free):

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from phase4_causal.key_value_cache import KeyValueCache
+from shared.attention_checks import at_least_float32
 from shared.toy_language import END_ID, MAX_LENGTH, PAD_ID, decode
 from shared.toy_model import ToyTransformer
 
@@ -44,7 +45,11 @@ class Sampling:
             raise ValueError(f"{rule}: got {self.top_p:g}")
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Logits (..., V) -> the probabilities (..., V) by which the next word is drawn."""
+        """Logits (..., V) -> the probabilities (..., V) by which the next word is drawn.
+
+        For logits of 16 bits they are computed and returned in float32.
+        """
+        (logits,) = at_least_float32(logits)
         if self.temperature == 0:
             likeliest = logits.argmax(dim=-1)  # (..., V) -> (...)
             return F.one_hot(likeliest, logits.size(-1)).to(logits.dtype)  # (...) -> (..., V)
@@ -56,7 +61,8 @@ class Sampling:
             ranked[..., self.top_k :] = 0.0
             ranked = ranked / ranked.sum(dim=-1, keepdim=True)
         if self.top_p is not None and self.top_p < 1:
-            likelier = ranked.cumsum(dim=-1) - ranked  # what the words before it have
+            so_far = ranked.cumsum(dim=-1)
+            likelier = F.pad(so_far[..., :-1], (1, 0))  # what the words before it have
             ranked = ranked.masked_fill(likelier >= self.top_p, 0.0)
             ranked = ranked / ranked.sum(dim=-1, keepdim=True)
         return torch.zeros_like(ranked).scatter(-1, order, ranked)  # by word id again

@@ -6,6 +6,7 @@ nn.MultiheadAttention with the weights of ours. A name begins with the file that
 faults.py asks these first when it plants a fault there.
 """
 
+import copy
 import itertools
 import math
 from functools import partial
@@ -17,7 +18,7 @@ from torch import nn
 from torch.func import functional_call
 
 from phase1_single_head.before.additive import AdditiveAttention, LuongAttention
-from phase1_single_head.order.position_encodings import RotarySelfAttention, rotary
+from phase1_single_head.order.position_encodings import RotarySelfAttention, alibi, rotary
 from phase1_single_head.parts.cross_attention import CrossAttention
 from phase1_single_head.self_attention import (
     SelfAttention,
@@ -59,6 +60,7 @@ from phase4_causal.rotary_attention import RotaryHeads, frequencies
 from phase4_causal.serving.flash_decoding import flash_decoding
 from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.paged_cache import PagedCache, Text, paged_attention
+from phase4_causal.writing.sampling import Sampling
 from shared import head_statistics
 from shared.attention_utils import (
     attention_distance,
@@ -217,15 +219,43 @@ def turned(x, places, turns=None):
     return torch.view_as_real(pairs * torch.polar(torch.ones_like(angle), angle)).flatten(-2)
 
 
-def with_places(turn):
-    """Queries and keys turned by their positions, ten features of them."""
+def by_position(turn):
+    """Ten features of the keys, turned by their positions."""
+    return lambda q, k, v: turn(k[..., :10], torch.arange(k.size(-2)))
 
-    def way(q, k, v):
-        i, j = positions(q.size(-2), k.size(-2))
-        query, key = turn(q[..., :10], i[:, 0]), turn(k[..., :10], j[0])
-        return F.scaled_dot_product_attention(query, key, v)
 
-    return way
+def slopes_of(q):
+    return q[0, :, 0, 0]  # (B, H, T, d_k) -> (H,)
+
+
+def by_distance(q, k, v):
+    i, j = positions(q.size(-2), q.size(-2))
+    return slopes_of(q)[:, None, None] * -(i - j).abs()
+
+
+def sampled(*rule):
+    """The chances by which a word is drawn; the numbers of a key are the logits of eleven words."""
+    return lambda q, k, v: Sampling(*rule).probabilities(k).detach()
+
+
+def sampled_by_loops(temperature, top_k=None, top_p=math.inf):
+    """Temperature, top-k and top-p, one text and one word at a time."""
+
+    def reference(q, k, v):
+        chances = torch.zeros_like(k).detach()
+        for logits, row in zip(k.flatten(0, -2).tolist(), chances.flatten(0, -2), strict=True):
+            weights = [math.exp(logit / temperature) for logit in logits]
+            ranked = sorted(range(len(weights)), key=lambda i: -weights[i])[:top_k]
+            total = sum(weights[i] for i in ranked)
+            reached = 0.0
+            for i in ranked:
+                if reached < top_p:
+                    row[i] = weights[i]
+                reached += weights[i] / total
+            row /= row.sum()
+        return chances
+
+    return reference
 
 
 def for_caches(way):
@@ -240,7 +270,7 @@ def packed(x):
 
 def paged(q, k, v):
     """Two texts in blocks of four places; the queries are those of the last words."""
-    cache = PagedCache(1, 80, H, 4, D_K, like=q, share=False)
+    cache = PagedCache(1, 2048, H, 4, D_K, like=q, share=False)
     texts = [Text([]) for _ in range(B)]
     old_and_new = [k.size(-2) - q.size(-2), q.size(-2)]
     for key, value in zip(k.split(old_and_new, dim=2), v.split(old_and_new, dim=2), strict=True):
@@ -405,7 +435,16 @@ WAYS = {  # of queries, keys and values: the way, its reference, for which lengt
     "attention_utils, local": (core(partial(local_mask, window=3)), masked(near_by), SOME),
     "attention_utils, strided": (core(partial(strided_mask, stride=4)), FOURTH, SOME),
     "attention_utils, padding": (core(lambda _, t: padding(t)), masked(real), SOME),
-    "position_encodings, rotary": (with_places(rotary), with_places(turned), SOME),
+    "position_encodings, rotary": (by_position(rotary), by_position(turned), SOME),
+    "position_encodings, alibi": (
+        lambda q, k, v: alibi(q.size(-2), slopes_of(q)),
+        by_distance,
+        ALIKE,
+    ),
+    "sampling": (sampled(0.3), sampled_by_loops(0.3), FEW),
+    "sampling, top-k": (sampled(1.7, 5), sampled_by_loops(1.7, 5), FEW),
+    "sampling, top-p": (sampled(1.0, None, 0.6), sampled_by_loops(1.0, None, 0.6), FEW),
+    "sampling, both": (sampled(1.7, 9, 0.95), sampled_by_loops(1.7, 9, 0.95), FEW),
     "flash_attention": (partial(flash_attention, block_size=4), masked(), ANY),
     "flash_attention, causal": (
         partial(flash_attention, causal=True, block_size=3),
@@ -782,29 +821,72 @@ MODULES = {  # of x and a context: what makes the module, the way, its reference
         ALIKE[:2],
     ),
 }
+
+# ---- each of them
+
+
+# Ways that make no T x T table, so that in 16 bits they are asked for 4,096 queries.
+NO_TABLE = ("local_attention", "linear_attention", "delta_rule", "gated_delta")
+NOT_IN_16_BITS = ("loops", "head_statistics")  # a specification; what describes weights
+IN_FLOAT32 = ("sampling", ", alibi")  # what they return for inputs of 16 bits
+
+
+def lengths_in_16_bits(name, lengths):
+    """4,096 keys if a table of weights is not too large, else more than 256 (see rotary)."""
+    if name.startswith(NO_TABLE):
+        return 4096, 4096
+    if lengths is ALIKE:
+        return 300, 300
+    return max(lengths) if max(lengths)[0] < 70 else (5, 4096)
+
+
 CASES = []
 for name, (*_, lengths) in (WAYS | MODULES).items():
-    CASES += [(name, t_q, t_k) for t_q, t_k in lengths]
+    CASES += [(name, t_q, t_k, torch.float64) for t_q, t_k in lengths]
+    if not any(word in name for word in NOT_IN_16_BITS):
+        for dtype in (torch.bfloat16, torch.float16):
+            CASES.append((name, *lengths_in_16_bits(name, lengths), dtype))
+CASES += [(name, 21, 21, torch.float32) for name in MODULES]  # under autocast
 
 
-@pytest.mark.parametrize(("name", "t_q", "t_k"), CASES)
-def test_a_way_is_its_reference(name, t_q, t_k):
-    check(name, t_q, t_k)
+@pytest.mark.parametrize(("name", "t_q", "t_k", "dtype"), CASES)
+def test_a_way_is_its_reference_and_16_bits_are_off_by_their_rounding(name, t_q, t_k, dtype):
+    check(name, t_q, t_k, dtype)
 
 
-def check(name, t_q, t_k):
-    """Raises AssertionError unless the way is its reference for so many queries and keys."""
-    if name in WAYS:
-        way, reference, _ = WAYS[name]
-        inputs = parameters = qkv(t_q=t_q, t_k=t_k)
-    else:
-        make, way, reference, _ = MODULES[name]
+def check(name, t_q, t_k, dtype):
+    """Raises AssertionError unless the way is its reference for so many queries and keys.
+
+    In 16 bits, or in float32 under autocast, it is compared with itself in float64. The last of the
+    queries in 16 bits are so long that their squares, and their scores, need more.
+    """
+    way, reference, _ = (WAYS | MODULES)[name][-3:]
+    inputs = parameters = qkv(t_q=t_q, t_k=t_k, dtype=dtype)
+    if name in MODULES:
+        make, *_ = MODULES[name]
+        size = 0.3 if dtype == torch.float64 else 0.1  # scores of 20 have no digit behind the point
         module, draw = make().double(), torch.Generator().manual_seed(3)
         for parameter in module.parameters():
-            nn.init.normal_(parameter, std=0.3, generator=draw)
+            nn.init.normal_(parameter, std=size, generator=draw)
         x = torch.randn(B, t_q, D_MODEL, generator=draw, dtype=torch.float64)
         context = torch.randn(B, t_k, D_MODEL, generator=draw, dtype=torch.float64)
-        inputs, parameters = (module, x, context), [x, context, *module.parameters()]
+        inputs = [part.to(dtype) for part in (module, x, context)]
+        parameters = [*inputs[1:], *module.parameters()]
+    if dtype != torch.float64:
+        if name in WAYS:
+            inputs[0] *= torch.linspace(1, 300, t_q, dtype=dtype)[:, None]
+        exact = way(*[copy.deepcopy(part).double() for part in inputs])
+        autocast = dtype == torch.float32
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            found = way(*inputs)
+        if isinstance(found, tuple):  # the state is in float32
+            found, exact = found[0], exact[0]
+        expected = torch.float32 if any(word in name for word in IN_FLOAT32) else dtype
+        assert autocast or found.dtype == expected
+        # A module rounds the words that it projects, too, and softmax enlarges that.
+        rounding = 4 * torch.finfo(torch.bfloat16 if autocast else expected).eps
+        near(found.double(), exact, share=rounding)  # why: 16 bits
+        return
     for parameter in parameters:
         parameter.requires_grad_()
     found, expected = way(*inputs), reference(*inputs)
