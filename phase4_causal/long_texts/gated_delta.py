@@ -16,7 +16,7 @@ from torch import Tensor
 
 from phase4_causal.long_texts.delta_rule import delta_rule
 from phase4_causal.long_texts.linear_attention import CHUNK, checked_words, output_of_no_words
-from phase4_causal.long_texts.state_space import decays
+from phase4_causal.long_texts.state_space import decays, read_chunk
 
 
 def gated_delta_recurrent(
@@ -58,26 +58,17 @@ def gated_delta(
     words, state = checked_words(query, key, value, state, beta=beta, alpha=alpha)
     outputs = [output_of_no_words(words.query, state)]
     for chunk in words.chunks(CHUNK):
-        q, k = chunk.query, chunk.key
-        # What is left, when a word reads, of the state before the chunk: (..., CHUNK, 1).
-        left_of_state = chunk.alpha.cumprod(dim=-2)
-        # And of what each word has written: (..., CHUNK, CHUNK), 0 for the words after it.
-        left_of_words = decays(chunk.alpha)
+        k = chunk.key
         # As in delta_rule: (I + earlier) u = target gives the corrections u of all words. The ones
-        # of I are not stored, they are what unitriangular means.
-        read_by_keys = chunk.beta * left_of_words * (k @ k.mT)
-        earlier = read_by_keys.tril(-1)
+        # of I are not stored, they are what unitriangular means. What a key reads has faded.
+        left_of_words = decays(chunk.alpha)  # (..., CHUNK, CHUNK)
+        left_of_state = chunk.alpha.cumprod(dim=-2)  # (..., CHUNK, 1)
+        earlier = (chunk.beta * left_of_words * (k @ k.mT)).tril(-1)
         target = chunk.beta * (chunk.value - left_of_state * (k @ state))
         u = torch.linalg.solve_triangular(earlier, target, upper=False, unitriangular=True)
-        from_state = left_of_state * (q @ state)  # (..., CHUNK, d_v)
-        from_words = (left_of_words * (q @ k.mT)) @ u  # (..., CHUNK, d_v)
-        outputs.append(from_state + from_words)
-        # At the last word of the chunk.
-        faded = left_of_state[..., -1:, :] * state
-        left_at_end = left_of_words[..., -1:, :].mT  # (..., 1, CHUNK) -> (..., CHUNK, 1)
-        state = faded + (left_at_end * k).mT @ u  # -> (..., d_k, d_v)
-    output = torch.cat(outputs, dim=-2)  # chunks of (..., CHUNK, d_v) -> (..., T, d_v)
-    return output.to(query.dtype), state
+        output, state = read_chunk(chunk, u, left_of_words, state)
+        outputs.append(output)
+    return torch.cat(outputs, dim=-2).to(query.dtype), state  # chunks -> (..., T, d_v)
 
 
 def main() -> None:

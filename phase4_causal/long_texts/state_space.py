@@ -6,7 +6,8 @@ chooses, and then the word is added. With q, k, v as rows:
     S  <-  α S + kᵀ v          output  =  q S
 
 Dao & Gu 2024, "structured state space duality": the same numbers come from attention without
-softmax, in which a mask of products of α stands where the causal mask has its ones. In their
+softmax, in which a mask of products of α stands where the causal mask has its ones. That takes time
+O(T²). So Mamba-2 trains in chunks: attention inside a chunk, and between chunks the state. In their
 letters q, k and v are C, B and x, and α is the matrix A, a number times the identity. Run it:
 
     python phase4_causal/long_texts/state_space.py
@@ -15,7 +16,12 @@ letters q, k and v are C, B and x, and α is the matrix A, a number times the id
 import torch
 from torch import Tensor
 
-from phase4_causal.long_texts.linear_attention import checked_words, output_of_no_words
+from phase4_causal.long_texts.linear_attention import (
+    CHUNK,
+    Words,
+    checked_words,
+    output_of_no_words,
+)
 
 
 def decays(alpha: Tensor) -> Tensor:
@@ -45,13 +51,44 @@ def state_space_attention(query: Tensor, key: Tensor, value: Tensor, alpha: Tens
     return output.to(query.dtype)
 
 
+def read_chunk(
+    chunk: Words, written: Tensor, left_of_words: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What the words of a chunk read, (..., T, d_v), and the state (..., d_k, d_v) behind them.
+
+    written: what each word adds to the line of its key, (..., T, d_v): its value, or, in
+    gated_delta.py, its correction. left_of_words: the decays of the chunk. state: that before it.
+    """
+    # What is left, when a word reads, of the state before the chunk: (..., T, 1).
+    left_of_state = chunk.alpha.cumprod(dim=-2)
+    from_state = left_of_state * (chunk.query @ state)  # (..., T, d_v)
+    from_words = (left_of_words * (chunk.query @ chunk.key.mT)) @ written  # (..., T, d_v)
+    # At the last word of the chunk.
+    faded = left_of_state[..., -1:, :] * state
+    left_at_end = left_of_words[..., -1:, :].mT  # (..., 1, T) -> (..., T, 1)
+    return from_state + from_words, faded + (left_at_end * chunk.key).mT @ written
+
+
+def state_space(
+    query: Tensor, key: Tensor, value: Tensor, alpha: Tensor, *, state: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """A state space model in chunks, in time O(T): attention inside them, the state between.
+
+    Arguments and errors are those of state_space_attention (Dao & Gu 2024, section 6). Returns the
+    output (..., T, d_v) and the state (..., d_k, d_v), from which the text may go on.
+    """
+    words, state = checked_words(query, key, value, state, alpha=alpha)
+    outputs = [output_of_no_words(words.query, state)]
+    for chunk in words.chunks(CHUNK):
+        output, state = read_chunk(chunk, chunk.value, decays(chunk.alpha), state)
+        outputs.append(output)
+    return torch.cat(outputs, dim=-2).to(query.dtype), state  # chunks -> (..., T, d_v)
+
+
 def state_space_recurrent(
     query: Tensor, key: Tensor, value: Tensor, alpha: Tensor, *, state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The specification, word by word, in time O(T): arguments and errors as of the other form.
-
-    Returns the output (..., T, d_v) and the state (..., d_k, d_v), from which the text may go on.
-    """
+    """The specification, word by word: arguments, results and errors are those of state_space."""
     words, state = checked_words(query, key, value, state, alpha=alpha)
     outputs = [output_of_no_words(words.query, state)]
     for word in words.chunks(1):

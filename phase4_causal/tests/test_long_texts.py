@@ -38,6 +38,7 @@ from phase4_causal.long_texts.linear_attention import (
     linear_attention_recurrent,
 )
 from phase4_causal.long_texts.state_space import (
+    state_space,
     state_space_attention,
     state_space_recurrent,
 )
@@ -211,10 +212,6 @@ def gated_at_once(*words):
     return with_alpha(gated_delta_recurrent)(*words)[0]
 
 
-def space_in_pieces(query, key, value, alpha, state):
-    return state_space_recurrent(query, key, value, alpha, state=state)
-
-
 @pytest.mark.parametrize(
     ("way", "whole", "used"),
     [
@@ -223,7 +220,8 @@ def space_in_pieces(query, key, value, alpha, state):
         (delta_rule, delta_at_once, 4),
         (with_alpha(gated_delta_recurrent), gated_at_once, 4),
         (with_alpha(gated_delta), gated_at_once, 4),
-        (space_in_pieces, state_space_attention, 4),
+        (state_space_recurrent, state_space_attention, 4),
+        (state_space, state_space_attention, 4),
     ],
 )
 def test_a_text_read_in_pieces_is_the_whole_text(way, whole, used):

@@ -214,6 +214,7 @@ def test_full_blocks_are_found_by_all_that_stands_before_their_end_until_they_ar
     cache.free(one)
     assert len(cache.free_blocks) == 5
     assert cache.allocate(like_it) and like_it.stored == 4, "free blocks are found as well"
+    assert like_it.table[2] == 4, "the one that holds nothing is taken first"
     cache.free(like_it)
     assert cache.allocate(Text(5 * [1, 1])) and not cache.find_prefix(one.tokens)
 

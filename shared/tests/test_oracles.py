@@ -46,6 +46,7 @@ from phase4_causal.long_texts.linear_attention import (
 )
 from phase4_causal.long_texts.local_attention import local_attention
 from phase4_causal.long_texts.state_space import (
+    state_space,
     state_space_attention,
     state_space_recurrent,
 )
@@ -508,7 +509,16 @@ WAYS = {  # of queries, keys and values: the way, its reference, for which lengt
     "delta_rule, recurrent": (written(delta_rule_recurrent), written(corrections), ALIKE),
     "gated_delta": (gated(gated_delta), gated(gated_by_states), ALIKE),
     "gated_delta, recurrent": (gated(gated_delta_recurrent), gated(gated_by_states), ALIKE),
-    "state_space": (fading(state_space_attention), fading(state_space_at_once), ALIKE),
+    "state_space": (
+        fading(lambda *words: state_space(*words)[0]),
+        fading(state_space_at_once),
+        ALIKE,
+    ),
+    "state_space, with a table": (
+        fading(state_space_attention),
+        fading(state_space_at_once),
+        ALIKE,
+    ),
     "state_space, recurrent": (
         fading(lambda *words: state_space_recurrent(*words)[0]),
         fading(state_space_at_once),
@@ -826,14 +836,14 @@ MODULES = {  # of x and a context: what makes the module, the way, its reference
 
 
 # Ways that make no T x T table, so that in 16 bits they are asked for 4,096 queries.
-NO_TABLE = ("local_attention", "linear_attention", "delta_rule", "gated_delta")
+NO_TABLE = ("local_attention", "linear_attention", "delta_rule", "gated_delta", "state_space")
 NOT_IN_16_BITS = ("loops", "head_statistics")  # a specification; what describes weights
 IN_FLOAT32 = ("sampling", ", alibi")  # what they return for inputs of 16 bits
 
 
 def lengths_in_16_bits(name, lengths):
     """4,096 keys if a table of weights is not too large, else more than 256 (see rotary)."""
-    if name.startswith(NO_TABLE):
+    if name.startswith(NO_TABLE) and "table" not in name:
         return 4096, 4096
     if lengths is ALIKE:
         return 300, 300
