@@ -84,7 +84,7 @@ SMALL_PICTURES = {
         trial="pull the division out of a trained model",
     ),
     "long_path": DotPicture(
-        "An LSTM can react most to the first word",
+        "The first word can move an LSTM more",
         "what the first of 512 words gets\n(1: an even share)",
         "phase1_single_head.reading.long_path",
         "data/surprises.md#an-older-kind-of-network-can-react-more-to-the-first-word-than-attention-does",
@@ -109,7 +109,7 @@ SMALL_PICTURES = {
         trial="two heads look at the kite; cut head 1.2, then head 1.0",
     ),
     "coreference": DotPicture(
-        "One head for “it”: mostly the same noun",
+        "For “it”, mostly the same noun",
         "pairs of sentences with “it”, of 40",
         "phase3_visualization.pretrained.coreference",
         "README.md#a-head-for-it-a-little-meaning-much-habit",
@@ -126,7 +126,7 @@ SMALL_PICTURES = {
         "“Spare” heads are not idle",
         "lost by removing heads one at a time,\nas a share of removing all",
         "phase4_causal.induction.induction",
-        "data/surprises.md#heads-that-look-spare-each-give-a-part",
+        "data/surprises.md#heads-that-look-spare-each-add-their-part",
         {
             "how far the right answer leads": lambda n: (
                 n["margin lost, each alone"] / n["margin lost, all together"]
@@ -137,7 +137,7 @@ SMALL_PICTURES = {
         },
     ),
     "real_text": DotPicture(
-        "Our model of a manual looks nothing up",
+        "On a manual, nothing is looked up",
         "weight on what came next the last time",
         "phase4_causal.own_text.four_questions",
         "data/surprises.md#on-one-real-text-a-small-model-did-not-learn-to-look-things-up",
