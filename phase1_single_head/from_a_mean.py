@@ -79,7 +79,7 @@ def print_weights(weights: Tensor) -> None:
 
 @cli.script
 def main(argv: list[str] | None = None) -> str:
-    cli.parse(cli.parser(__doc__, without="--device"), argv)
+    cli.parse(cli.parser(__doc__, ""), argv)
     cat, sat, on, mat = 1, 2, 3, 5  # their places in WORDS
     animal, deed, place = plain_mean(X)[cat].tolist()
     print(f"\n1. A plain mean: every word becomes ({animal:.2f}, {deed:.2f}, {place:.2f})")

@@ -113,9 +113,12 @@ def answer(flow: Flow, by_model: Tensor) -> str:
     return f"The model now guesses {guess}; {by_hand}: you changed one of the two"
 
 
+USES = "--sentence --sentences --seed --quick --device --retrain --d-model"
+
+
 @cli.script
 def main(argv: list[str] | None = None) -> str:
-    options = cli.parse(cli.parser(__doc__), argv)
+    options = cli.parse(cli.parser(__doc__, USES), argv)
     trained = load_single_head_model(options)
     flow = flow_of(trained, options.words)
     seen = " ".join(flow.seen)

@@ -202,9 +202,15 @@ def draw_flow(trained: Trained, flow: Flow) -> tuple[Figure, str]:
     return fig, f"{title}. {STEPS_IN_WORDS}"
 
 
+USES = (
+    "--sentence --sentences --seed --quick "
+    "--device --retrain --d-model --output-dir --no-pictures --format"
+)
+
+
 @cli.script
 def main(argv: list[str] | None = None) -> str:
-    options = cli.parse(cli.parser(__doc__), argv)
+    options = cli.parse(cli.parser(__doc__, USES), argv)
     trained = load_single_head_model(options)
     saved = {}
     for text in options.all_sentences:

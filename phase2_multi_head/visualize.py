@@ -253,6 +253,8 @@ main = Experiment(
         help="MODULE:CLASS of an attention of your own",
     ),
     claims_apply=lambda options: options.attention is MultiHeadAttention,
+    uses="--sentence --sentences --seed --seeds --quick "
+    "--device --retrain --d-model --heads --layers",
 )
 
 if __name__ == "__main__":

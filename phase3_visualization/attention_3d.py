@@ -101,9 +101,15 @@ def turn(weights: Tensor, words: list[str], note: str, frames: int) -> list[np.n
     return in_few_colors(images)
 
 
+USES = (
+    "--sentence --sentences --seed --quick "
+    "--device --retrain --d-model --heads --layers --output-dir --no-pictures --format"
+)
+
+
 @cli.script
 def main(argv: list[str] | None = None) -> str:
-    options = cli.parse(cli.parser(__doc__), argv)
+    options = cli.parse(cli.parser(__doc__, USES), argv)
     words = options.words
     trained = load_multi_head_model(options)
     weights = weights_on_sentence(trained.model, words)  # (L, H, T, T)

@@ -151,9 +151,15 @@ def shares_drawn(trained: Trained, words: list[str]) -> tuple[float, float]:
     return fixed.double().mean().item(), relative.double().mean().item()
 
 
+USES = (
+    "--sentence --sentences --seed --quick "
+    "--device --retrain --d-model --heads --layers --output-dir --no-pictures --format"
+)
+
+
 @cli.script
 def main(argv: list[str] | None = None) -> str:
-    parser = cli.parser(__doc__)
+    parser = cli.parser(__doc__, USES)
     parser.add_argument("--head", metavar="LAYER.HEAD", help="only this one, as 1.2 (default: all)")
     options = cli.parse(parser, argv)
     trained = load_multi_head_model(options)

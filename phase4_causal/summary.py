@@ -157,9 +157,15 @@ def draw_without_a_future(fig: Figure, top: float, trained: Trained, words: list
     return f'{statement} It writes: "{" ".join(written)}".'
 
 
+USES = (
+    "--sentence --sentences --seed --quick "
+    "--device --retrain --d-model --output-dir --no-pictures --format"
+)
+
+
 @cli.script
 def main(argv: list[str] | None = None) -> str:
-    options = cli.parse(cli.parser(__doc__), argv)
+    options = cli.parse(cli.parser(__doc__, USES), argv)
     one, four = load_single_head_model(options), load_one_layer_model(options)
     deep = load_multi_head_model(options)
     again = load_multi_head_model(options, options.seed + AGAIN)

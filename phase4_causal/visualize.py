@@ -93,9 +93,15 @@ def draw_comparison(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     return fig, f"{title}. {cells}"
 
 
+USES = (
+    "--sentence --sentences --seed --quick "
+    "--device --retrain --d-model --heads --layers --output-dir --no-pictures --format"
+)
+
+
 @cli.script
 def main(argv: list[str] | None = None) -> str:
-    options = cli.parse(cli.parser(__doc__), argv)
+    options = cli.parse(cli.parser(__doc__, USES), argv)
     trained = load_multi_head_model(options)
     save_plot(options, "phase4/causal_mask", *draw_masks(options.words))
     figure, caption = draw_comparison(trained, options.words)

@@ -48,11 +48,12 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
-def parser(description: str | None, without: str = "") -> argparse.ArgumentParser:
+def parser(description: str | None, uses: str | None = None) -> argparse.ArgumentParser:
     """Returns a parser with the common options; description is the script's own docstring.
 
-    without: those that the script does not use, as "--device --seeds". Help leaves them out, and
-    parse refuses them, but for somebody who runs many scripts with the same options: --if-used.
+    uses: those of them that the script uses, as "--seed --quick"; None stands for all. Help leaves
+    the others out, and parse refuses them, but for somebody who runs many scripts with the same
+    options: --if-used.
     """
     result = Parser(
         description=description,
@@ -64,11 +65,11 @@ def parser(description: str | None, without: str = "") -> argparse.ArgumentParse
 
     def add(option: str, **how: Any) -> None:
         action = result.add_argument(option, **how)
-        if option in without.split():
+        if uses is not None and option not in uses.split():
             action.help = argparse.SUPPRESS
             unused.append(action)
 
-    add("--if-used", action="store_true", help=argparse.SUPPRESS)
+    result.add_argument("--if-used", action="store_true", help=argparse.SUPPRESS)
     default = f'(default: of --sentences, "{TOY_SENTENCE}")'
     add("--sentence", metavar="TEXT", help=f"the sentence to look at {default}")
     add(

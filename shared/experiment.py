@@ -97,8 +97,8 @@ class Experiment:
 
     film gives the images of a GIF beside the picture. more_pictures stand beside the picture that
     is named after the file, or replace it. keep writes whatever else a run leaves behind.
-    add_options gives the parser options of this script alone; without has those of all scripts that
-    this one does not use, as "--device --seeds". claims_apply says whether a run with these options
+    add_options gives the parser options of this script alone; uses names the common options that it
+    uses, beside those of every experiment. claims_apply says whether a run with these options
     can be judged by the claims; if not, nothing is judged and nothing is saved.
     machine_dependent has patterns for the names of numbers that another machine or moment changes,
     such as "*, seconds". All others come out the same with one seed, on every processor.
@@ -115,7 +115,7 @@ class Experiment:
     more_pictures: Sequence[Picture] = ()
     keep: Callable[[Results], None] | None = None
     add_options: Callable[[argparse.ArgumentParser], Any] | None = None
-    without: str = ""
+    uses: str = "--seed --seeds --quick"
     claims_apply: Callable[[argparse.Namespace], bool] = lambda options: True
     machine_dependent: Sequence[str] = ()
 
@@ -171,7 +171,12 @@ class Experiment:
 
     def measure_seeds(self, argv: list[str] | None) -> Results:
         """Returns what was measured with every seed that the command line asks for."""
-        parser = cli.parser(self.doc, self.without)
+        uses = f"{self.uses} --numbers --output-dir"
+        if self.picture_files:
+            uses += " --no-pictures"
+        if self.all_pictures:
+            uses += " --format"
+        parser = cli.parser(self.doc, uses)
         if self.add_options:
             self.add_options(parser)
         options = cli.parse(parser, argv)
@@ -231,6 +236,8 @@ class Experiment:
         seeds = len(results.measured)
         if seeds > 1:
             note += f" · {seeds} runs"
+        if results.options.quick:
+            note += " · with --quick: fewer steps than that"
         caption = self.question
         if title != self.question:
             in_one_line = title.replace("\n", " ")

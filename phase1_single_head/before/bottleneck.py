@@ -198,7 +198,6 @@ main = Experiment(
     "attention. The share of what is written first is higher than of what is written last, by "
     "{n[forwards, right letters, lead]:.2f} if the string is written forwards, and by "
     "{n[backwards, right letters, lead]:.2f} if it is written backwards.",
-    without="--device",
 )
 
 if __name__ == "__main__":

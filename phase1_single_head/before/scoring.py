@@ -67,7 +67,6 @@ main = Experiment(
     "additive scoring {n[additive, KiB kept]:,.0f}. With projections it gets "
     "{n[scaled dot, another noun]:.0%} of the answers right where it must find another noun, and "
     "additive scoring {n[additive, another noun]:.0%}.",
-    without="--device",
 )
 
 if __name__ == "__main__":

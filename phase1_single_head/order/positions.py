@@ -111,7 +111,6 @@ main = Experiment(
     "{n[none, reverse]:.0%} with none, where guessing gives {n[the most frequent symbol]:.0%}. If "
     "the symbol three places before is to be copied, these are {n[sinusoidal, copy]:.0%}, "
     "{n[rotary, copy]:.0%} and {n[none, copy]:.0%}.",
-    without="--device",
 )
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ main = Experiment(
     answer="On average, yes: the likeness (cosine) of two positions falls from {n[cosine, 1]:.2f} "
     "if they are 1 place apart to {n[cosine, 63]:.2f} if they are 63 apart. But not always: in "
     "between it rises again, for example from 28 places to 32.",
-    without="--device",
+    uses="",
 )
 
 if __name__ == "__main__":

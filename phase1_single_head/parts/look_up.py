@@ -65,7 +65,6 @@ main = Experiment(
     "hatched: hidden",
     answer="{n[right alignments]:.0%} of the questions put their largest weight on the fact that "
     "answers them, and before training {n[before training]:.0%} did.",
-    without="--device",
 )
 
 if __name__ == "__main__":

@@ -230,7 +230,6 @@ main = Experiment(
     "gradients at the scores from fading as d_k grows. After training, a head of d_k = 64 gets "
     "{n[divided, best rate]:.0%} of its answers right with the division, and "
     "{n[not divided, best rate]:.0%} without it.",
-    without="--device",
     # These never settle: what a processor rounds grows until it shows in the share.
     machine_dependent=(
         "divided, rate 0.01",

@@ -183,7 +183,7 @@ main = Experiment(
     "is {n[attention, even shares of the first of 512]:.1f} times an even share in attention, "
     "{n[LSTM, bias 5, even shares of the first of 512]:.1f} times in an LSTM whose gates start "
     "wide open, and next to nothing in an LSTM with the customary gates.",
-    without="--device",
+    uses="--seed --seeds",
 )
 
 if __name__ == "__main__":

@@ -173,7 +173,6 @@ main = Experiment(
     note=f"two layers of four heads, {STEPS} steps of AdamW at a constant rate; with warm-up it "
     "rises over the first third\nequally many weights",
     answer=answer,
-    without="--device",
     # Rates that are too high, as here on purpose: what a processor rounds grows until it shows.
     machine_dependent=("plain, 0.01", "plain*, 0.03", "plain*, 0.1", "gate, 0.03", "gate, 0.1"),
 )

@@ -131,6 +131,7 @@ main = Experiment(
     "{n[attention alone, Xavier, layers until alike]:.0f} layers they are one vector, up to "
     "rounding. After 24 whole blocks, which have residual connections, the words are still "
     "{n[whole block, Xavier]:.2g} apart (0: alike, 1: their mean is 0).",
+    uses="--seed --seeds --quick --device --retrain --d-model --heads --layers",
 )
 
 if __name__ == "__main__":

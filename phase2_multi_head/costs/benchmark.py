@@ -84,6 +84,7 @@ main = Experiment(
     "{shown[wrong]:.2f} of it, and only its output, which is off by {shown[off]:.1f}, gives it "
     "away.",
     machine_dependent=("*",),  # all are times
+    uses="--seed --seeds --quick --device",
 )
 
 if __name__ == "__main__":

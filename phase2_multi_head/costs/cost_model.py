@@ -116,7 +116,7 @@ main = Experiment(
     "tables of weights. By length, the memory for 4 times the tokens grows "
     "{n[in steps, growth]:.1f} times if attention is computed step by step, and "
     "{n[fused, growth]:.1f} times if it is fused.",
-    without="--device",
+    uses="--quick",
 )
 
 if __name__ == "__main__":

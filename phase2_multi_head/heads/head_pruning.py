@@ -93,7 +93,11 @@ def answer(n: Numbers) -> str:
     )
 
 
-main = Experiment(measure, answer=answer)
+main = Experiment(
+    measure,
+    answer=answer,
+    uses="--seed --seeds --quick --device --retrain --d-model --heads --layers",
+)
 
 if __name__ == "__main__":
     main.run()

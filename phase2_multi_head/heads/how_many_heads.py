@@ -160,6 +160,7 @@ main = Experiment(
     "{n[of four heads' excess eight leave]:.0%}. Two layers of four heads lose "
     "{n[four heads, two layers, excess loss]:.2f} nats, eight heads in one layer "
     "{n[eight heads, one layer, excess loss]:.2f}.",
+    uses="--seed --seeds --quick --device --retrain --d-model",
 )
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ main = Experiment(
     f"to {{n[columns that head 0 writes to, with W_O]:.0f}} of {D_MODEL} columns, without it to "
     "{n[columns that head 0 writes to, without]:.0f}. With one head of full size it is not needed, "
     "because W_V and W_O could be one matrix.",
-    without="--device",
+    uses="--seed --seeds",
 )
 
 if __name__ == "__main__":

@@ -47,7 +47,6 @@ main = Experiment(
     answer="One head gets {n[one head, 200 steps]:.0%} of the answers right after 200 steps and "
     "{n[one head, 400 steps]:.0%} after 400; eight heads get {n[eight heads, 200 steps]:.0%} right "
     "after 200.",
-    without="--device",
 )
 
 if __name__ == "__main__":

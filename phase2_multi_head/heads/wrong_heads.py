@@ -128,7 +128,7 @@ main = Experiment(
     answer="Somebody forgets the transpose, and the rows of a head become pieces of neighbouring "
     "words. Or somebody cuts x before the projections, and a head reads only "
     f"{{n[sliced input, columns read]:.0f}} of {D_MODEL} columns.",
-    without="--device",
+    uses="--seed --seeds",
 )
 
 if __name__ == "__main__":

@@ -171,7 +171,6 @@ main = Experiment(
     f"share right after {STEPS} steps",
     answer="Pooled by attention {n[beside, attention]:.0%} of the answers are right, by the mean "
     "{n[beside, mean]:.0%}, and by the last word {n[beside, last word]:.0%}.",
-    without="--device",
 )
 
 if __name__ == "__main__":

@@ -138,6 +138,7 @@ main = Experiment(
     answer="Not always: there is a head that restores a tenth of the answer or less, and yet a "
     "probe reads the kind of the subject from it, with {n[read from the best of them]:.0%} right. "
     "Before training the best head allows {n[read from the best head before training]:.0%}",
+    uses="--seed --seeds --quick --device --retrain --d-model --heads --layers",
 )
 
 if __name__ == "__main__":

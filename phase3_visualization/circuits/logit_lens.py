@@ -203,6 +203,8 @@ main = Experiment(
     answer="The loss of its guess is {n[embedding, loss behind it]:.2f} before the layers and "
     "{shown[at the end]:.2f} after all of them. Attention brings {shown[by attention]:.0%} of "
     "this fall",
+    uses="--sentence --sentences --seed --seeds --quick "
+    "--device --retrain --d-model --heads --layers",
 )
 
 if __name__ == "__main__":

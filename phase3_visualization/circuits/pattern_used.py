@@ -116,6 +116,7 @@ main = Experiment(
     "weakest of them restores {n[restored, least of the heads that look]:.0%} of the answer, "
     "while {shown[carrier]} restores {n[restored, most of all heads]:.0%}. The head that looks at "
     "the subject most is {shown[looks most]}",
+    uses="--seed --seeds --quick --device --retrain --d-model --heads --layers",
 )
 
 if __name__ == "__main__":

@@ -185,7 +185,7 @@ main = Experiment(
     answer="Ablation and patching. K-composition names this head, too, but its answer moves by "
     "{n[K-composition, stream sheared]:.0%} when only the weights are rewritten and the output "
     "stays",
-    without="--device",
+    uses="--seed --seeds",
 )
 
 if __name__ == "__main__":

@@ -104,9 +104,12 @@ def render(data: dict) -> str:
     return template.render(page_file=page_file, data=as_script_text(data))
 
 
+USES = "--seed --quick --device --retrain --d-model --heads --layers --output-dir"
+
+
 @cli.script
 def main(argv: list[str] | None = None) -> str:
-    options = cli.parse(cli.parser(__doc__), argv)
+    options = cli.parse(cli.parser(__doc__, USES), argv)
     again = load_multi_head_model(options, options.seed + AGAIN)
     data = page_data(load_multi_head_model(options), again, options)
     path = options.output_dir / paths.EXPLORER

@@ -164,6 +164,7 @@ main = Experiment(
     "{n[raw weights, found]:.0%} of the sentences, rollout in {n[rollout, found]:.0%} and the "
     "gradient in {n[gradient, found]:.0%}, while the nearest word would be right in "
     "{n[nearest word, found]:.0%}",
+    uses="--seed --seeds --quick --device --retrain --d-model --heads --layers",
 )
 
 if __name__ == "__main__":

@@ -147,6 +147,7 @@ main = Experiment(
     answer="Not always: in {n[another word adds most]:.0%} of the rows a different word adds "
     "most. Where one word has more than half of the weight, this happens in "
     "{n[another word adds most, where one has over half of the weight]:.0%}",
+    uses="--seed --seeds --quick --device --retrain --d-model --heads --layers",
 )
 
 if __name__ == "__main__":

@@ -227,7 +227,6 @@ main = Experiment(
     "whatever “it” means",
     add_options=add_model,
     claims_apply=is_default,
-    without="--device",
 )
 
 if __name__ == "__main__":

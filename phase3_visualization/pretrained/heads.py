@@ -112,7 +112,6 @@ main = Experiment(
     "weight, and its share of what is added is {shown[adds]:.0%}",
     add_options=published.add_model,
     claims_apply=published.is_default,
-    without="--device",
 )
 
 if __name__ == "__main__":

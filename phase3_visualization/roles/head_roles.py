@@ -158,6 +158,7 @@ main = Experiment(
     "(out of reach: over 100%)\nColoured: passed · {shown[model]}",
     answer="By these rules {n[heads that follow a relation]:.0f} of {n[all heads]:.0f} heads "
     "follow a relation of the grammar, and the picture names them",
+    uses="--seed --seeds --quick --device --retrain --d-model --heads --layers",
 )
 
 if __name__ == "__main__":

@@ -190,6 +190,8 @@ main = Experiment(
     answer="The picture shows each of them. The trained head that looks most at the word before "
     "does so in {n[highest, previous]:.0%} of its rows, and the one that looks most at the word "
     "itself in {n[highest, itself]:.0%}",
+    uses="--sentence --sentences --seed --seeds --quick "
+    "--device --retrain --d-model --heads --layers",
 )
 
 if __name__ == "__main__":

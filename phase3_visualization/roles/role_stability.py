@@ -107,6 +107,7 @@ main = Experiment(
     answer="Not reliably: {n[roles found in the same head]:.0%} of the roles reappear in the same "
     "head. That head finds the related word in {n[share right, same head]:.0%} of the cases, and "
     "an average head in {n[share right, mean head]:.0%}",
+    uses="--seed --seeds --quick --device --retrain --d-model --heads --layers",
 )
 
 if __name__ == "__main__":

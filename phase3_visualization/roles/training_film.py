@@ -232,6 +232,8 @@ main = Experiment(
     film=training_frames,
     title="The heads of a model in training, with its loss and the scores of three relations",
     answer="{shown[sentence]}",
+    uses="--sentence --sentences --seed --seeds --quick "
+    "--device --retrain --d-model --heads --layers",
 )
 
 if __name__ == "__main__":

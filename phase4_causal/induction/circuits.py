@@ -179,7 +179,6 @@ main = Experiment(
     answer="In the weights of attention one can: they match the word before for "
     "{n[looks for the word before]:.0%} of the words. With the feed-forward networks counted in, "
     "it is {n[looks for the word before with feed-forward]:.0%}",
-    without="--device",
 )
 
 if __name__ == "__main__":

@@ -282,7 +282,6 @@ main = Experiment(
     answer="It takes two layers: the first hands on the word before, and the second looks it up. "
     "Their loss falls to {n[loss, two layers]:.2f}, while one layer, trained for twice the steps, "
     "stays at {n[loss, one layer]:.2f}",
-    without="--device",
 )
 
 if __name__ == "__main__":

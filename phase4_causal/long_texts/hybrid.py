@@ -196,7 +196,6 @@ main = Experiment(
     answer="One softmax layer helps: of 32 pairs a delta and a softmax layer find "
     "{n[delta, then softmax, 32 pairs]:.0%}, and two delta layers, trained for twice the steps, "
     "find {n[two delta layers, twice the steps, 32 pairs]:.0%}",
-    without="--device",
 )
 
 if __name__ == "__main__":

@@ -124,7 +124,6 @@ main = Experiment(
     answer="They save memory: at {n[tokens]:,.0f} tokens tiles take "
     "1/{n[plain attention / tiles]:.0f} of what plain attention takes, and the outputs differ by "
     "{shown[apart]:.1g} at most. The table has the band and the other kernel",
-    without="--device",
 )
 
 if __name__ == "__main__":

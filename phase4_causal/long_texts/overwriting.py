@@ -113,7 +113,7 @@ main = Experiment(
     f"value\nno model: {TEXTS} texts of random keys and values, {D_K} numbers each",
     answer="With the delta rule it can: of 32 keys that are written twice it finds "
     "{n[delta rule, 32]:.0%} of the newest values, where plain sums find {n[sums, 32]:.0%}",
-    without="--device",
+    uses="--seed --seeds",
 )
 
 if __name__ == "__main__":

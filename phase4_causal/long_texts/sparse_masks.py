@@ -100,6 +100,7 @@ main = Experiment(
     note="{shown[model]} on all earlier words, never through such a mask · less is better",
     answer="A trained model loses {n[window 4, nats]:.2f} nats a word through a window of 4, and "
     "{n[all earlier words, nats]:.2f} when it sees all earlier words",
+    uses="--seed --seeds --quick --device --retrain --d-model --heads --layers",
 )
 
 if __name__ == "__main__":

@@ -150,6 +150,7 @@ main = Experiment(
     "{n[trained without, two layers, in training]:.1g}. From the past alone it is "
     "{n[trained without, two layers, word by word]:.1f}, where a guess among all words loses "
     f"{UNIFORM:.1f}",
+    uses="--seed --seeds --quick --device --retrain --d-model --heads",
 )
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ main = Experiment(
     answer="{shown[yes_or_no]}: in the causal modules a later word moves an earlier answer by "
     "{shown[leak]:.3g}, and with any of the planted mistakes by {shown[mistakes]:.2f} logits or "
     "more",
-    without="--device",
+    uses="--sentence --sentences --seed --seeds",
 )
 
 if __name__ == "__main__":

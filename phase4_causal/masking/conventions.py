@@ -126,7 +126,7 @@ main = Experiment(
     "left, and {n[rows with NaN, padding on the left, ours]:.0f} with our softmax. And -1e9 is not "
     "as good as -inf: a query that sees no key then gives {n[weight of a hidden key, -1e9]:.2f} of "
     "its weight to a hidden one",
-    without="--device",
+    uses="",
 )
 
 if __name__ == "__main__":

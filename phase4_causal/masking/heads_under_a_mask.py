@@ -203,6 +203,7 @@ main = Experiment(
     "{n[next words, last layer, normalised entropy]:.0%} of that of even weights, and in the "
     "first layer it is {n[next words, first layer, normalised entropy]:.0%}. They look "
     "{n[next words, last layer, distance]:.1f} words back on average",
+    uses="--seed --seeds --quick --device --retrain --d-model --heads",
 )
 
 if __name__ == "__main__":

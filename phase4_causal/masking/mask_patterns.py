@@ -89,6 +89,7 @@ main = Experiment(
     "{n[both sides, entropy]:.2f} to {n[the same, cut, entropy]:.2f} nats, but as a share of what "
     "each row can have it goes from {n[both sides, normalised entropy]:.2f} to "
     "{n[the same, cut, normalised entropy]:.2f}",
+    uses="--seed --seeds --quick --device --retrain --d-model --heads --layers",
 )
 
 if __name__ == "__main__":

@@ -215,6 +215,7 @@ main = Experiment(
     add_options=add_text_option,
     claims_apply=is_reference,
     machine_dependent=("*, text",),  # every version of Python has another reference
+    uses="--seed --seeds --quick --device --retrain",
 )
 
 if __name__ == "__main__":

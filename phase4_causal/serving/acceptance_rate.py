@@ -63,6 +63,7 @@ main = Experiment(
     answer="It writes {n[words a pass, temperature 1]:.1f} words a pass at temperature 1 and "
     "{n[words a pass, temperature 0]:.1f} at temperature 0, and what it writes is distributed as "
     "if it wrote alone",
+    uses="--seed --seeds --quick --device --retrain --d-model --heads --layers",
 )
 
 if __name__ == "__main__":

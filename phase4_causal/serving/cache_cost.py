@@ -118,6 +118,7 @@ main = Experiment(
     "time in a batch of 64. A prompt shares them among its own words: a word read takes "
     "{n[prefill, 128 words, batch 4, median]:.2f} of the time in a batch of 4",
     machine_dependent=("*, ms *", "*, median", "* quartile"),
+    uses="--device --quick",
 )
 
 if __name__ == "__main__":

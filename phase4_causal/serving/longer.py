@@ -129,7 +129,6 @@ main = Experiment(
     answer="Better if its slow turns are slowed (YaRN): in texts 8 times as long it then copies "
     "{n[by parts (YaRN), of 256]:.0%} of the words right, and as it was trained "
     "{n[as trained, of 256]:.0%}",
-    without="--device",
 )
 
 if __name__ == "__main__":

@@ -69,6 +69,7 @@ main = Experiment(
     answer="{n[pages of 4, texts]:.0f} texts fit instead of {n[in one piece, texts]:.0f}, because "
     "pages are {n[pages of 4, empty]:.0%} empty, and a cache in one piece "
     "{n[in one piece, empty]:.0%}",
+    uses="--seed --seeds --quick --device --retrain --d-model --heads --layers",
 )
 
 if __name__ == "__main__":

@@ -109,6 +109,8 @@ main = Experiment(
     answer="With a cache word 500 takes {n[with the cache, 500]:,.0f} operations instead of "
     "{n[without, 500]:,.0f}. The model writes the same: no logit differs by more than "
     "{n[largest difference of a logit]:.0e}",
+    uses="--sentence --sentences --seed --seeds --quick "
+    "--device --retrain --d-model --heads --layers",
 )
 
 if __name__ == "__main__":

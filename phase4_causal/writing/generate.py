@@ -184,6 +184,7 @@ main = Experiment(
     "the unlikely words are cut off (top-p 0.95)",
     film=sentence_film,
     add_options=writing_options,
+    uses="--seed --seeds --quick --device --retrain --d-model --heads --layers",
 )
 
 if __name__ == "__main__":

@@ -235,7 +235,7 @@ def record_first_seed(output_dir: Path) -> None:
 
 @cli.script
 def main(argv: list[str] | None = None) -> str:
-    parser = cli.parser(__doc__, without="--device")
+    parser = cli.parser(__doc__, "--output-dir")
     options = cli.parse(parser, argv)
     draw_without_a_run(options)
     record_first_seed(options.output_dir)

@@ -62,7 +62,8 @@ def pieces_of(experiments: Sequence[str], seeds: Iterable[int]) -> list[Piece]:
 def measure_piece(piece: Piece) -> tuple[Piece, runner.Result]:
     """Runs a script as a reader runs it, with --seed."""
     paths.CHECKPOINTS = piece.models
-    argv = ["--seed", str(piece.seed), "--no-pictures", "--output-dir", str(piece.folder)]
+    argv = ["--seed", str(piece.seed), "--if-used", "--no-pictures"]
+    argv += ["--output-dir", str(piece.folder)]
     return piece, runner.run_script(piece.experiment, argv)
 
 
@@ -150,7 +151,7 @@ def check_last_run(output_dir: Path) -> None:
 
 @cli.script
 def main(argv: list[str] | None = None) -> None:
-    parser = cli.parser(__doc__, without="--device")
+    parser = cli.parser(__doc__, "--seed --seeds --output-dir")
     parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help="measure these alone")
     parser.add_argument(
         "--check", action="store_true", help="compare the last run with seed 0 on record"

@@ -164,7 +164,7 @@ def write_report(output_dir: Path) -> Path:
 
 @cli.script
 def main(argv: list[str] | None = None) -> None:
-    options = cli.parse(cli.parser(__doc__, without="--device"), argv)
+    options = cli.parse(cli.parser(__doc__, "--output-dir"), argv)
     path = write_report(options.output_dir)
     print(f"report page: {paths.shown(path)}  (open it in a browser)")
 

@@ -271,7 +271,7 @@ def write() -> None:
 
 @cli.script
 def main(argv: list[str] | None = None) -> None:
-    cli.parse(cli.parser(__doc__, without="--device"), argv)
+    cli.parse(cli.parser(__doc__, ""), argv)
     write()
 
 

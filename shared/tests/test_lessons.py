@@ -169,7 +169,7 @@ def test_code_of_a_lesson_is_the_code_of_the_files_that_it_links_to(page):
 def printed_by(script, folder, options=""):
     """What a script prints after a little training, without the lines that say so."""
     main = importlib.import_module(script.removesuffix(".py").replace("/", ".")).main
-    argv = ["--quick", "--output-dir", str(folder), *shlex.split(options)]
+    argv = ["--if-used", "--quick", "--output-dir", str(folder), *shlex.split(options)]
     arguments = [argv] if inspect.signature(main).parameters else []
     with redirect_stdout(io.StringIO()) as out:
         cli.answer_of(functools.partial(main, *arguments))

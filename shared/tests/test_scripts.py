@@ -4,6 +4,7 @@ ALL_SCRIPTS=1 in the environment runs every script, which takes a minute: for wh
 how pictures are drawn. What a real run leaves behind is asked in last_run.py.
 """
 
+import argparse
 import importlib
 import inspect
 import os
@@ -40,7 +41,7 @@ if "ALL_SCRIPTS" in os.environ:
 
 def options_of(script, folder):
     """Little training; and a long sentence, where a script shows it and has room for it."""
-    options = ["--quick", "--output-dir", str(folder)]
+    options = ["--if-used", "--quick", "--output-dir", str(folder)]
     if "options.words" in inspect.getsource(script) and script not in (summary, *WIDE):
         options += ["--sentence", LONG]
     return options
@@ -129,7 +130,8 @@ def test_a_long_sentence_has_room(checkpoints, script, tmp_path):
         (["--device", "cuda"], "--device cuda is not available here"),
         (["--seed", "-1"], "--seed must lie between 0 and 2147483648: got -1"),
         (["--d-model", "4000000"], "--d-model must lie between 1 and 1024: got 4000000"),
-        (["--heads", "5"], "--d-model 64 is not divisible by --heads 5"),
+        (["--d-model", "15"], "--d-model 15 is not divisible by --heads 4"),
+        (["--layers", "3"], "--layers: this script does not use it"),
         (["--output-dir", f"{__file__}/x"], "cannot use .*test_scripts.py.x: "),
     ],
 )
@@ -143,24 +145,43 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(arguments, message, capsys)
     assert re.search(message, printed) and printed.count("\n") == 1, printed
 
 
-# What reads the option, or hands it to whoever loads or trains a model.
-USES_DEVICE = re.compile(r"options\.device|(trained|load_\w+)_model\(.*options[,)]")
-EXERCISES = [f"{folder}.exercises" for folder in paths.PHASES.values()]
+# What shows in the text of a script that it uses an option: it is read, or handed to whoever loads
+# a model and reads it. Of the models of one head, or of one layer, these numbers stay.
+LOADS = r"(trained|load_\w+)_model\(.*options|load\(run\.options"
+DRAWS = r"save_plot|Experiment\(|options\.pictures"
+USES = dict.fromkeys(("device", "retrain", "d_model"), LOADS)
+USES |= {
+    "heads": r"(trained|load_(multi_head|one_layer|causal))_model\(.*options",
+    "layers": r"(trained|load_(multi_head|causal))_model\(.*options",
+    "quick": rf"{LOADS}|run\.steps|options\.quick",
+    "seed": rf"{LOADS}|run\.seed",
+    "seeds": r"run\.seed",
+    "sentence": r"options\.words",
+    "sentences": r"options\.(words|all_sentences)",
+    "output_dir": r"Experiment\(|save_plot|options\.output_dir",
+    "numbers": r"Experiment\(",
+    "pictures": DRAWS,
+    "format": DRAWS,
+}
 
 
-@pytest.mark.parametrize("name", [*filter(can_run, scripts()), *EXERCISES])
-def test_a_script_computes_on_the_device_or_refuses_the_option(name, monkeypatch, capsys):
-    def is_used(_):
-        raise ValueError("is used")
+@pytest.mark.parametrize("name", [*filter(can_run, scripts())])
+def test_an_option_that_a_script_lists_is_used(name, monkeypatch):
+    """Others are refused, as --layers is above."""
 
-    monkeypatch.setattr(cli, "_device", is_used)
+    def stop(parser, argv):
+        raise StopIteration(parser)
+
+    monkeypatch.setattr(cli, "parse", stop)
     script = importlib.import_module(name)
-    with pytest.raises(SystemExit) as stop:
-        script.main(["--device", "cuda"])
-    printed = capsys.readouterr().err
-    assert stop.value.code == 2 and printed.count("\n") == 1
-    uses = USES_DEVICE.search(inspect.getsource(script))
-    assert ("is used" if uses else "--device") in printed
+    with pytest.raises(StopIteration) as stopped:
+        script.main([])
+    source = inspect.getsource(script)
+    for action in stopped.value.value._actions:
+        if action.help == argparse.SUPPRESS or action.dest == "help":
+            continue
+        uses = rf"options\.{action.dest}\b|{USES.get(action.dest, 'never')}"
+        assert re.search(uses, source), f"{name} lists {action.option_strings}, and nothing uses it"
 
 
 def test_a_run_on_a_mac_has_float32_where_a_script_uses_the_gpu_and_says_so(monkeypatch, capsys):
@@ -168,7 +189,7 @@ def test_a_run_on_a_mac_has_float32_where_a_script_uses_the_gpu_and_says_so(monk
     gpu = torch.device("mps")
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: gpu)
     computes = []
-    for parser in (cli.parser(""), cli.parser("", without="--device")):
+    for parser in (cli.parser(""), cli.parser("", "--seed")):
         options = cli.parse(parser, ["--if-used", "--device", "auto"])
         computes.append((options.device, torch.get_default_dtype()))
     assert computes == [("mps", torch.float32), ("cpu", torch.float64)]
