@@ -142,6 +142,14 @@ def test_the_places_are_those_of_the_toy_task():
         assert torch.equal(repeated_text.one_before(16), before[text])
 
 
+def test_a_perfect_head_that_goes_by_one_letter_has_less_than_three_tenths_there():
+    """It cannot tell the places behind an equal letter apart, and one of them is the right one."""
+    twice = character_model.held_out_pieces(characters.load_characters(None), 64).repeat(1, 2)
+    equal = twice[:, 64:-1, None] == twice[:, None, :-1]  # letter of the query, one before the key
+    fitting = equal.tril(63).sum(dim=-1)  # keys up to the query -> (N, 63)
+    assert 0.2 < (1 / fitting).mean() < 0.3
+
+
 def head_of(gold, share):
     """A planted head: a share of its weight on the gold keys, the rest on its own token."""
     length = len(gold)
