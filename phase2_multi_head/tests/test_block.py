@@ -7,6 +7,7 @@ The block in its transformer: test_oracles.py.
 import importlib
 import math
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -189,7 +190,27 @@ def test_normalised_weights_do_not_follow_the_size_of_what_is_read():
     assert (plain(1000 * x)[1] - plain(x)[1]).abs().max() > 0.1
 
 
+def test_queries_and_keys_have_norm_weights_of_their_own():
+    attention = QKNormAttention(21, 3)
+    assert attention.w_q.norm_weight is not attention.w_k.norm_weight
+
+
 # ---- what the experiment on them compares
+
+
+def test_the_rate_rises_only_where_the_name_says_warm_up(monkeypatch):
+    schedules = {}
+
+    def train(trained, steps, row, *, schedule, **rates):
+        schedules[row] = schedule
+
+    monkeypatch.setattr(learning_rates, "train_in_order", train)
+    monkeypatch.setattr(learning_rates, "held_out_loss", lambda trained: 0.0)
+    learning_rates.measure(SimpleNamespace(seed=0, steps=lambda steps: steps))
+    for row, schedule in schedules.items():
+        rates = [schedule(step) for step in (0, 49, 149)]
+        near(rates, [0.02, 1.0, 1.0] if "warm-up" in row else [1.0, 1.0, 1.0])
+    assert len(schedules) == 16
 
 
 def test_models_with_and_without_a_gate_have_equally_many_weights():

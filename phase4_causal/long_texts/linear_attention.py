@@ -57,24 +57,6 @@ def _normalized(sums: Tensor) -> Tensor:
     return sums[..., :-1] / total.masked_fill(total == 0, 1.0)
 
 
-def linear_by_loops(
-    query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False, feature_map: str = "elu"
-) -> Tensor:
-    """The specification, one query and one key at a time: (T_q, d_k), (T_k, d_k), (T_k, d_v)."""
-    features = FEATURE_MAPS[feature_map]
-    query, key = features(query), features(key)
-    output = query.new_zeros(query.size(0), value.size(1))
-    for i in range(query.size(0)):
-        seen = i + 1 + key.size(0) - query.size(0) if causal else key.size(0)
-        weights = [torch.dot(query[i], key[j]) for j in range(seen)]
-        total = sum(weights)
-        if total == 0:
-            continue  # no key has weight, and the output stays 0
-        for j in range(seen):
-            output[i] += weights[j] / total * value[j]
-    return output
-
-
 def output_of_no_words(query: Tensor, state: Tensor) -> Tensor:
     """The output of no words, (..., 0, d_v): a text without words has it, others begin with it."""
     return query[..., :0, :] @ state
@@ -141,7 +123,7 @@ def linear_attention_recurrent(
     state: Tensor | None = None,
     feature_map: str = "elu",
 ) -> tuple[Tensor, Tensor]:
-    """Causal linear attention word by word: arguments and errors are those of linear_attention.
+    """The specification, causal and word by word; arguments and errors as of linear_attention.
 
     Returns the output (..., T, d_v) and the state (..., d_k, d_v + 1), all that later words need.
     """
@@ -157,22 +139,16 @@ def linear_attention_recurrent(
 def _causal_sums(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """For each i the sum over j <= i of (q_i · k_j) v_j: (..., T, d) three times -> (..., T, d_v).
 
-    Earlier chunks count through their summed states, the own chunk through its masked CHUNK x CHUNK
+    Earlier chunks count through their state, the own chunk through its masked CHUNK x CHUNK
     products.
     """
-    length = query.size(-2)
-
-    def in_chunks(x: Tensor) -> Tensor:
-        filled = F.pad(x, (0, 0, 0, -length % CHUNK))  # zero keys add nothing
-        return filled.unflatten(-2, (-1, CHUNK))  # (..., T, d) -> (..., chunks, CHUNK, d)
-
-    query, key, value = in_chunks(query), in_chunks(key), in_chunks(value)
-    states = key.mT @ value  # -> (..., chunks, d_k, d_v)
-    earlier = F.pad(states[..., :-1, :, :], (0, 0, 0, 0, 1, 0))  # of the chunk before, first 0
-    before = earlier.cumsum(dim=-3)
-    within = (query @ key.mT).tril()  # (..., chunks, CHUNK, CHUNK): itself and what comes before
-    sums = query @ before + within @ value
-    return sums.flatten(-3, -2)[..., :length, :]  # (..., chunks, CHUNK, d_v) -> (..., T, d_v)
+    words, state = checked_words(query, key, value, None)
+    sums = [output_of_no_words(query, state)]
+    for chunk in words.chunks(CHUNK):
+        within = (chunk.query @ chunk.key.mT).tril()  # (..., CHUNK, CHUNK): itself and what is past
+        sums.append(chunk.query @ state + within @ chunk.value)
+        state = state + chunk.key.mT @ chunk.value  # -> (..., d_k, d_v)
+    return torch.cat(sums, dim=-2)  # chunks of (..., CHUNK, d_v) -> (..., T, d_v)
 
 
 def linear_attention(

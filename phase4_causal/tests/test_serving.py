@@ -243,10 +243,15 @@ def test_a_block_is_found_only_when_its_words_are_there():
     assert cache.allocate(long) and cache.find_prefix([*long.tokens, 7]) == long.table
 
 
+YARN = {"rope_theta": 10000.0, "rope_type": "yarn", "factor": 8.0}
+YARN["original_max_position_embeddings"] = 8
+LONGROPE = YARN | {"rope_type": "longrope", "short_factor": 4 * [1.0], "long_factor": 4 * [2.0]}
+
 # What the engine serves, with sizes of their own. The last scales its scores in another way.
 DECODERS = {
     "Llama": ("llama", {}),
     "Llama with GELU": ("llama", {"hidden_act": "gelu"}),
+    "Llama with YaRN": ("llama", {"rope_parameters": YARN}),
     "GPT-2": ("gpt2", {}),
     "Qwen3": ("qwen3", {"sliding_window": None, "layer_types": None}),
     "OLMo 2": ("olmo2", {}),
@@ -320,6 +325,7 @@ def test_a_decoder_ends_its_texts_where_the_library_does():
 @pytest.mark.parametrize(
     ("kind", "more", "reason"),
     [
+        ("llama", {"rope_parameters": LONGROPE}, "one long text would change"),
         ("gemma2", {}, "neither a cap"),
         ("gpt_oss", {}, "neither a cap on its scores nor sinks"),
         ("mistral", {}, "are off by"),  # its window is shorter than the texts of the trial

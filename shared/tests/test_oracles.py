@@ -42,7 +42,6 @@ from phase4_causal.long_texts.gated_delta import gated_delta, gated_delta_recurr
 from phase4_causal.long_texts.linear_attention import (
     linear_attention,
     linear_attention_recurrent,
-    linear_by_loops,
 )
 from phase4_causal.long_texts.local_attention import local_attention
 from phase4_causal.long_texts.state_space import (
@@ -469,11 +468,6 @@ WAYS = {  # of queries, keys and values: the way, its reference, for which lengt
     ),
     "linear_attention, causal": (partial(linear_attention, causal=True), kernel(elu, past), ANY),
     "linear_attention, recurrent": (recurrent, kernel(elu, past), ALIKE),
-    "linear_attention, loops": (
-        each(partial(linear_by_loops, causal=True)),
-        kernel(elu, past),
-        FEW,
-    ),
     "topk_attention": (chosen(partial(top_keys, count=4)), chosen(four_best), SOME),
     "topk_attention, blocks": (chosen(in_three_blocks), chosen(blocks_in_loops), SOME),
     "any_model, a cap": (capped_by(1.7, False), capped_by_loops(1.7, False), FEW),
