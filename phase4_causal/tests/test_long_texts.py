@@ -1,4 +1,4 @@
-"""Long texts: extremes, 16 bits, memory, loops and states.
+"""Long texts: extremes, memory, loops and states.
 
 shared/tests/test_oracles.py compares all ways with their references, for all lengths.
 """
@@ -105,29 +105,6 @@ def test_a_later_key_that_is_no_number_moves_no_earlier_bit(t_q, t_k, size, intr
         blind = torch.arange(t_q) + t_k - t_q < at
         assert torch.equal(after[..., blind, :], before[..., blind, :])
         assert not torch.equal(after, before)
-
-
-@pytest.mark.parametrize("size", [1.0, 100.0])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_16_bits_are_summed_in_float32_however_small_the_tiles(dtype, causal, size):
-    """About as near to float64 as torch's kernel, also where products are too large for 16 bits."""
-    query, key, value = qkv(3, t_q=512, t_k=512, leading=(2,), d_k=64, d_v=16, dtype=dtype)
-    inputs = [size * query, size * key, value]
-
-    def outcome(attention, kind=dtype):
-        mine = with_gradients([x.detach().to(kind) for x in inputs])
-        output = attention(*mine)
-        return [output, *torch.autograd.grad(output.sum(), mine)]
-
-    fused = partial(F.scaled_dot_product_attention, is_causal=causal)
-    exact, theirs = outcome(fused, torch.float64), outcome(fused)
-    for block_size in (256, 32):
-        ours = outcome(partial(flash_attention, causal=causal, block_size=block_size))
-        for right, other, found in zip(exact, theirs, ours, strict=True):
-            rounding = torch.finfo(dtype).eps / 2 * right.abs().max()
-            bound = 5 * (other - right).abs().max() + rounding
-            assert found.dtype == dtype and (found - right).abs().max() <= bound
 
 
 def test_merged_in_any_order_parts_of_the_keys_are_all_keys():

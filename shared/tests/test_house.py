@@ -155,19 +155,24 @@ def test_one_name_means_one_thing():
 # ---- attention is asked by somebody else
 
 ASKED_ELSEWHERE = {  # file -> the test that compares it
+    "any_decoder.py": "test_serving.py",
     "long_path.py": "test_reading.py",
+    "overwriting.py": "test_long_texts.py",
     "undivided.py": "test_parts.py: it is wrong on purpose",
 }
 
 
 def attentions_in(path):
-    """Modules that are called an attention, and functions that attend with a query."""
+    """What is called an attention, heads or a cache, and public functions that attend."""
     for node in ast.parse(FILES[path]).body:
-        name = getattr(node, "name", "").lower()
-        if not name.endswith("attention"):
-            continue
-        if isinstance(node, ast.ClassDef) or "query" in ast.unparse(node.args):
-            yield node.name
+        if isinstance(node, ast.ClassDef):
+            if node.name.endswith(("Attention", "Heads", "Cache")):
+                yield node.name
+        elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            named = {argument.arg for argument in node.args.args}
+            is_called_so = "query" in named and node.name.endswith("attention")
+            if is_called_so or {"query", "key", "value"} <= named:
+                yield node.name
 
 
 def test_every_attention_has_an_oracle_a_fault_and_a_lesson():

@@ -837,7 +837,7 @@ IN_FLOAT32 = ("sampling", ", alibi")  # what they return for inputs of 16 bits
 
 def lengths_in_16_bits(name, lengths):
     """4,096 keys if a table of weights is not too large, else more than 256 (see rotary)."""
-    if name.startswith(NO_TABLE) and "table" not in name:
+    if name.startswith(NO_TABLE) and not name.endswith(("with a table", "recurrent")):
         return 4096, 4096
     if lengths is ALIKE:
         return 300, 300
