@@ -3,17 +3,22 @@
 What is handed in is somebody else's code. It runs with the rights of whoever grades, so read it
 first, or grade in an account or a container that has nothing to lose. Each file runs in a process
 of its own, because it may loop for ever or end Python: this file, run with a limit in seconds, the
-path of what was handed in and the names of the exercises, prints what became of them.
+path of what was handed in and the names of the exercises, writes what became of them to a file of
+its own. What it prints goes nowhere, and what else it has started is ended behind it.
 """
 
 import faulthandler
 import json
+import os
 import pkgutil
 import re
+import signal
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -24,7 +29,9 @@ from shared.exercise_checker.files import written_in
 
 PATIENCE = 30.0  # seconds for a file, which takes a few, even in plain loops
 LOOPS = Report(WRONG, f"no answer within {PATIENCE:.0f} s: does it loop for ever?")
-ENDED = Report(WRONG, "no answer: it ended Python, as os._exit does")
+ENDED = Report(WRONG, "no answer: it ended Python or disturbed the checker")
+STARTING = 60.0  # more seconds, until Python and torch are there
+MOST_BYTES = 10**5  # of what is written about a file
 
 
 def handed_in(path: Path) -> dict[str, Path]:
@@ -33,17 +40,25 @@ def handed_in(path: Path) -> dict[str, Path]:
     Raises ValueError if there is none.
     """
     if path.is_file():
-        return {path.name: path}
-    files = {file.relative_to(path).as_posix(): file for file in sorted(path.rglob("*.py"))}
+        return {in_one_line(path.name): path}
+    found = [file for file in sorted(path.rglob("*.py")) if file.is_file()]
+    files = {in_one_line(file.relative_to(path).as_posix()): file for file in found}
     if not files:
         raise ValueError(f"nothing to grade: {path} is no file, nor a folder of files in .py")
     return files
 
 
-def taken_from_the_course(file: Path) -> list[str]:
-    """Returns the modules of the course that a file says it imports."""
+def looked_at(file: Path) -> list[str]:
+    """Returns the modules of the course that a file says it imports, and its ways to reach more."""
     text = file.read_text(encoding="utf-8", errors="replace")
-    return sorted(set(re.findall(r"^\s*(?:from|import)\s+((?:phase|shared)\S+)", text, re.M)))
+    imports = r"^\s*(?:from|import)\s+(?=phase|shared)"
+    others = r"\b(?=importlib\b|__import__\b|sys\.modules\b|os\.|gc\.)"
+    return sorted(set(re.findall(rf"(?:{imports}|{others})([\w.]+)", text, re.MULTILINE)))
+
+
+def in_one_line(text: str) -> str:
+    """Returns a text as it is or, if it has line breaks and the like, in quotation marks."""
+    return text if text.isprintable() else ascii(text)
 
 
 def reports_of(file: Path, exercises: Sequence[Exercise]) -> list[Report]:
@@ -53,11 +68,35 @@ def reports_of(file: Path, exercises: Sequence[Exercise]) -> list[Report]:
     """
     names = [f"{one.solution.__module__}:{one.name}" for one in exercises]
     command = [sys.executable, "-m", __name__, str(PATIENCE), str(file.resolve()), *names]
-    ended = subprocess.run(command, input=b"", capture_output=True)
-    reports = [Report(*json.loads(line)) for line in ended.stdout.splitlines()]
+    with tempfile.TemporaryFile() as written:
+        how = {"stdin": subprocess.DEVNULL, "stdout": written, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen(command, start_new_session=True, **how)
+        try:
+            with suppress(subprocess.TimeoutExpired):  # of a process that has put off its own end
+                process.wait(PATIENCE + STARTING)
+        finally:
+            end(process)
+        written.seek(0)
+        content = written.read(MOST_BYTES)
+    reports = []
+    with suppress(AttributeError, RecursionError, TypeError, ValueError):  # not written by main
+        for line in content.splitlines()[: len(exercises) + 1]:
+            report = Report(*map(in_one_line, json.loads(line)))
+            if report.status not in MARK_OF:
+                break
+            reports.append(report)
     if len(reports) <= len(exercises):
-        reports.append(LOOPS if b"Timeout (" in ended.stderr else ENDED)  # as faulthandler says
+        reports.append(LOOPS if b"Timeout (" in content else ENDED)  # as faulthandler says
     return reports
+
+
+def end(process: subprocess.Popen) -> None:
+    """Ends a process and all that it has started; on Windows itself alone."""
+    if os.name == "posix":
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
 
 
 def graded(file: Path, exercises: Sequence[Exercise]) -> tuple[str, list[Report]]:
@@ -93,9 +132,9 @@ def grade(path: Path, chosen: Mapping[str, Exercise]) -> None:
             print(line, flush=True)
             done[number] += report.status == DONE
             wrong[number][verdict] += report.status == WRONG
-        modules = taken_from_the_course(file)
-        if modules:
-            print(f"{name:{width}}  ! imports {', '.join(modules)}", flush=True)
+        uses = [] if complaint else looked_at(file)
+        if uses:
+            print(f"{name:{width}}  ! uses {', '.join(uses)}", flush=True)
     title = f"done of {len(files)}"
     print(f"\n{'exercise':28} {title}  most often wrong")
     for number, exercise in chosen.items():
@@ -106,11 +145,12 @@ def grade(path: Path, chosen: Mapping[str, Exercise]) -> None:
 
 
 def main() -> None:
-    """Prints a report of a file, then one of each exercise, in a line each."""
+    """Writes a report of a file, then one of each exercise, in a line each, where stdout was."""
     seconds, file, *names = sys.argv[1:]
-    faulthandler.dump_traceback_later(float(seconds), exit=True)
     torch.set_num_threads(1)
-    out, sys.stdout = sys.stdout, sys.stderr  # what a student prints is no report
+    out = os.fdopen(os.dup(1), "w")
+    faulthandler.dump_traceback_later(float(seconds), exit=True, file=out)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a student prints is no report
     for report in reports(Path(file), names):
         print(json.dumps(report), file=out, flush=True)
 

@@ -498,6 +498,18 @@ def cross_attention(*inputs):
     return input()
 """,
     "ben/work.py": "a = 1\ndef f(:\n",
+    "dora\n.py": """\
+import os, time
+if os.fork() == 0:
+    time.sleep(1000)
+os.write(1, b"not in the table")
+for descriptor in range(3, 9):
+    try:
+        os.write(descriptor, b'["done", "a\\\\nben.py  + 1"]\\n' + 90_000 * b"[")
+    except OSError:
+        pass
+os._exit(0)
+""",
     "cem.py": "from phase1_single_head.answers import self_attention as answer\n"
     "self_attention = answer.solution\n",
 }
@@ -505,11 +517,12 @@ TABLE = """\
 anna.py      x 1 score_by_hand            softmax missing
 anna.py      + 2 masked_softmax           done
 anna.py      x 3 self_attention           no answer within 30 s: does it loop for ever?
-anna.py      x 4 additive_attention       no answer: it ended Python, as os._exit does
+anna.py      x 4 additive_attention       no answer: it ended Python or disturbed the checker
 anna.py      - 5 sinusoidal_positions     not written yet: the file has no sinusoidal_positions
 ben/work.py  x ben/work.py: SyntaxError in line 2: invalid syntax
 cem.py       + 3 self_attention           done
-cem.py       ! imports phase1_single_head.answers
+cem.py       ! uses phase1_single_head.answers
+'dora\\n.py'  x 'a\\nben.py  + 1'
 1 score_by_hand              0         softmax missing (1)
 2 masked_softmax             1
 3 self_attention             1         no answer within 30 s: does it loop for ever? (1)
@@ -526,7 +539,7 @@ def test_a_folder_is_graded_whatever_is_in_it(reader, tmp_path, monkeypatch):
     assert (code, errors) == (0, "") and not reader.file.exists()
     assert set(TABLE.splitlines()) <= set(said.splitlines()), said
     assert "EOFError in line" in said and "not in the table" not in said
-    assert "done of 3" in said
+    assert "done of 4" in said
     answers = [inspect.getsource(one.solution) for one in STUBS[0].EXERCISES]
     hints = [one.paragraphs[n] for one in STUBS[0].EXERCISES for n in range(3)]
     assert not any(text in said for text in answers + hints)
