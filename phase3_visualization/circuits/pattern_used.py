@@ -22,7 +22,7 @@ from shared.experiment import Experiment, Run
 from shared.toy_model import ToyTransformer
 from shared.training.objectives import corpus
 
-SENTENCES, QUICK_SENTENCES = 250, 50  # held-out; about half have a verb with a rival
+SENTENCES = 250  # held-out; about half have a verb with a rival
 LOOKS = 0.3  # mean weight on the subject
 CARRIES, NOTHING = 0.5, 0.1  # shares restored: much, and next to nothing
 
@@ -72,8 +72,7 @@ def measure(run: Run) -> Numbers:
     """Returns shares of the clean answer. The least is 1 if no head looks."""
     trained = load_multi_head_model(run.options, run.seed)
     _, held_out = corpus()
-    number = QUICK_SENTENCES if run.options.quick else SENTENCES
-    pairs, subject = subject_pairs(held_out[:number])
+    pairs, subject = subject_pairs(held_out[:SENTENCES])
     uses = uses_of_heads(trained.model.cpu(), pairs, subject)
     carrier = max(uses, key=lambda use: use.output)
     looking = [use.output for use in uses if use.looks >= LOOKS]
