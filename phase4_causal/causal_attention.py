@@ -72,6 +72,14 @@ def main() -> None:
     for scores in ([2, 0, 3], [2, -math.inf, 3], [-2, 0, -3]):
         weights = torch.tensor(scores, dtype=torch.float32).softmax(dim=0)
         print("   {:22} = {:.3f}, {:.3f}, {:.3f}".format(f"softmax({scores})", *weights.tolist()))
+    torch.manual_seed(0)
+    attention = CausalSelfAttention(d_model=8, num_heads=2)
+    x = torch.randn(1, 6, 8)
+    other = torch.cat([x[:, :5], torch.randn(1, 1, 8)], dim=1)  # another last word
+    before, _ = attention(x)
+    after, _ = attention(other)
+    moved = (after - before)[:, :5].abs().max()
+    print(f"\nAnother sixth word moves the outputs of the first five by {moved:.2g}")
 
 
 if __name__ == "__main__":

@@ -102,12 +102,6 @@ def main() -> None:
     print("Before words 1 and 2 the state fades to a half. What each word finds of the others:")
     for row in decays(alpha[:, None]).tolist():
         print("   " + "  ".join(f"{share:4g}" for share in row))
-    torch.manual_seed(0)
-    query, key, value = torch.randn(3, 4, 2).double()
-    at_once = state_space_attention(query, key, value, alpha.double())
-    word_by_word, _ = state_space_recurrent(query, key, value, alpha.double())
-    apart = (at_once - word_by_word).abs().max()
-    print(f"Attention with this mask and the state that is read word by word differ by {apart:.0e}")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,10 @@
 A layer may keep keys and values of every word, or those of the last words alone (a window), or one
 latent vector a word in place of both, or a state that does not grow. The sizes are those of the
 config.json that is published with Llama-2-7b-hf, Meta-Llama-3-8B, gemma-3-4b-it, DeepSeek-V3,
-gpt-oss-120b and Qwen3-Next-80B-A3B-Instruct; a number has 16 bits. Left out, since it is small: the
-last three words, which the hybrid's layers keep for a short convolution.
+gpt-oss-120b and Qwen3-Next-80B-A3B-Instruct; for Gemma 4 those of gm/nn/gemma4 in
+google-deepmind/gemma, and for Qwen3.5 the defaults of Qwen3_5TextConfig in transformers 5.24, which
+it calls "Qwen3.5-9B style". A number has 16 bits. Left out, since it is small: the last three
+words, which the hybrids' layers keep for a short convolution.
 
     python phase4_causal/serving/cache_layouts.py
 """
@@ -43,6 +45,11 @@ LAYOUTS = {
     "Gemma 3 4B": CacheLayout(
         kv_cache_bytes(num_kv_heads=4, d_k=256, length=1), full=5, windowed=29, window=1024
     ),
+    # Of 42 layers the last 18 read what others keep. 20 of the rest have a window, and keys of half
+    # the size, so they count as 10.
+    "Gemma 4 E4B": CacheLayout(
+        kv_cache_bytes(num_kv_heads=2, d_k=512, length=1), full=4, windowed=10, window=512
+    ),
     # A latent vector of 512 numbers and a rotary key of 64, for all heads together.
     "DeepSeek-V3": CacheLayout(2 * (512 + 64), full=61),
     "gpt-oss-120b": CacheLayout(
@@ -51,6 +58,9 @@ LAYOUTS = {
     # 36 layers have 32 heads with a state of 128 x 128 numbers each.
     "Qwen3-Next-80B-A3B": CacheLayout(
         kv_cache_bytes(num_kv_heads=2, d_k=256, length=1), full=12, state_bytes=2 * 36 * 32 * 128**2
+    ),
+    "Qwen3.5 9B": CacheLayout(
+        kv_cache_bytes(num_kv_heads=4, d_k=256, length=1), full=8, state_bytes=2 * 24 * 32 * 128**2
     ),
 }
 
