@@ -8,9 +8,9 @@ exit code is 2. Ctrl-C ends in one line, too, with the exit code 130. No file is
 """
 
 import argparse
-import importlib
 import io
 import os
+import pkgutil
 import signal
 import sys
 import traceback
@@ -170,26 +170,20 @@ def attention_class(name: str) -> MakeAttention:
     It is made and called once, as MakeAttention says: it must give an output (B, T, d_model) and
     weights (B, num_heads, T, T). Raises argparse.ArgumentTypeError for what is no attention.
     """
-    wrong = argparse.ArgumentTypeError
-    module, _, own = name.partition(":")
-    try:
-        made = getattr(importlib.import_module(module), own)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise wrong(f"MODULE:CLASS, please: {error}") from None
     d_model, num_heads = 64, 4
+    wanted = [(2, 3, d_model), (2, num_heads, 3, 3)]
     try:
+        made = pkgutil.resolve_name(name)
         output, weights = made(d_model, num_heads)(torch.zeros(2, 3, d_model), mask=None)
         shapes = [tuple(output.shape), tuple(weights.shape)]
+        if shapes != wanted:
+            raise ValueError(f"the shapes must be {wanted}: got {shapes}")
     except Exception as error:  # a class of the reader's own may fail in any way
-        how = f"{own}(d_model, num_heads)(x, mask=mask) must give (output, weights)"
+        how = "CLASS(d_model, num_heads)(x, mask=mask) must give (output, weights)"
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"line {last.lineno} of {last.filename}"
-        raise wrong(f"{how}: {where}: {type(error).__name__}: {error}") from None
-    wanted = [(2, 3, d_model), (2, num_heads, 3, 3)]
-    if shapes != wanted:
-        rule = "output and weights of shapes (B, T, d_model) and (B, num_heads, T, T)"
-        sizes = f"here {wanted[0]} and {wanted[1]}: got {shapes[0]} and {shapes[1]}"
-        raise wrong(f"{own} must give {rule}, {sizes}")
+        rule = f"MODULE:CLASS, please, and {how}"
+        raise argparse.ArgumentTypeError(f"{rule}: {where}: {error!r}") from None
     return made
 
 

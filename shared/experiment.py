@@ -230,7 +230,7 @@ class Experiment:
     def words(self, results: Results, picture: Picture, as_recorded: bool) -> tuple[str, str, str]:
         """Returns title and note of a picture, and its caption: title, question and note."""
         title = self.question
-        if as_recorded and picture.title:
+        if as_recorded and picture.title and not results.options.quick:
             title = results.format(picture.title)
         note = results.format(picture.note)
         seeds = len(results.measured)

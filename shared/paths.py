@@ -39,13 +39,17 @@ def check_writable(folder: Path) -> None:
         tempfile.TemporaryFile(dir=folder).close()
 
 
-def text_of(path: str) -> str:
-    """The text of a file of the reader's, in UTF-8; Windows may have put a mark in front.
+def text_of(path: str | Path, most: int = -1) -> str:
+    """The text of a file of the reader's, in UTF-8, or so many characters at its beginning.
 
-    Raises OSError for what cannot be opened, and ValueError for other bytes.
+    Windows may have put a mark in front. Raises OSError for what cannot be opened, and ValueError
+    for other bytes, a folder, and a pipe, which might wait for ever.
     """
+    if Path(path).exists() and not Path(path).is_file():
+        raise ValueError(f"{path} is no file: name one that holds a text in UTF-8")
     try:
-        return Path(path).read_text(encoding="utf-8-sig")
+        with open(path, encoding="utf-8-sig") as file:
+            return file.read(most)
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not a text file in UTF-8") from None
 

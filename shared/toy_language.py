@@ -198,7 +198,7 @@ def tokenize(text: str) -> list[str]:
             near = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
             hint = "shared/toy_language.py lists them"
             if near:
-                hint = f"nearest known words: {', '.join(near)}"
+                hint = f"nearest known words: {', '.join(near)}; {hint}"
             rule = f'"{word}" is not among the {len(known)} words of the toy language'
             raise ValueError(f"{rule}; {hint}")
     return words

@@ -193,11 +193,11 @@ main = Experiment(
     title="Without attention most of a long string is lost",
     note="random letters are read, then written again; the writer is told the right one after "
     f"each · trained {STEPS} steps",
-    answer="Because one vector is too small for a long string: of 24 letters "
-    "{n[none, 24 letters]:.0%} pass through 64 numbers, and {n[Luong, 24 letters]:.0%} pass with "
-    "attention. The share of what is written first is higher than of what is written last, by "
-    "{n[forwards, right letters, lead]:.2f} if the string is written forwards, and by "
-    "{n[backwards, right letters, lead]:.2f} if it is written backwards.",
+    answer="Of 24 letters {n[none, 24 letters]:.0%} pass through one vector of 64 numbers, and "
+    "{n[Luong, 24 letters]:.0%} pass with attention. The share of what is written first is "
+    "higher than that of what is written last by {n[forwards, right letters, lead]:.2f} if the "
+    "string is written forwards, and by {n[backwards, right letters, lead]:.2f} if it is written "
+    "backwards (below 0: it is lower).",
 )
 
 if __name__ == "__main__":

@@ -150,7 +150,7 @@ class Broken(torch.nn.Module):
     [
         ("phase2_multi_head.alibi_attention:X", "MODULE:CLASS, please"),
         ("torch.nn:Linear", "must give (output, weights): "),
-        ("phase1_single_head.self_attention:SelfAttention", "got (2, 3, 64) and (2, 1, 3, 3)"),
+        ("phase1_single_head.self_attention:SelfAttention", "got [(2, 3, 64), (2, 1, 3, 3)]"),
         ("own_attention:Broken", "line 4 of "),
     ],
 )

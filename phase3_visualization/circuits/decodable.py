@@ -135,9 +135,10 @@ CLAIMS = (
 main = Experiment(
     measure,
     CLAIMS,
-    answer="Not always: there is a head that restores a tenth of the answer or less, and yet a "
-    "probe reads the kind of the subject from it, with {n[read from the best of them]:.0%} right. "
-    "Before training the best head allows {n[read from the best head before training]:.0%}",
+    answer="{n[heads that restore little]:.0f} heads restore a tenth of the answer or less. From "
+    "the best of them a probe reads the kind of the subject, with "
+    "{n[read from the best of them]:.0%} right; before training, from the best of all, with "
+    "{n[read from the best head before training]:.0%}",
     uses="--seed --seeds --quick --device --retrain --d-model --heads --layers",
 )
 

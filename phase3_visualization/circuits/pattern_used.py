@@ -111,10 +111,10 @@ CLAIM = Claim(
 main = Experiment(
     measure,
     [CLAIM],
-    answer="Not that of every head: {n[heads that look]:.0f} heads look at the subject, and the "
-    "weakest of them restores {n[restored, least of the heads that look]:.0%} of the answer, "
-    "while {shown[carrier]} restores {n[restored, most of all heads]:.0%}. The head that looks at "
-    "the subject most is {shown[looks most]}",
+    answer="{n[heads that look]:.0f} heads look at the subject. Of these, the weakest restores "
+    "{n[restored, least of the heads that look]:.0%} of the answer, and of all heads "
+    "{shown[carrier]} restores most, {n[restored, most of all heads]:.0%}. The head that looks "
+    "at the subject most is {shown[looks most]}",
     uses="--seed --seeds --quick --device --retrain --d-model --heads --layers",
 )
 

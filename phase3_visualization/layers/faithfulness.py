@@ -160,10 +160,9 @@ main = Experiment(
     "most. Blue: made of attention weights\n"
     "{shown[model]} · {n[sentences]:.0f} held-out sentences, where a perfect reader names the same "
     "word",
-    answer="No method always finds it. The largest weight of the last layer does in "
-    "{n[raw weights, found]:.0%} of the sentences, rollout in {n[rollout, found]:.0%} and the "
-    "gradient in {n[gradient, found]:.0%}, while the nearest word would be right in "
-    "{n[nearest word, found]:.0%}",
+    answer="The largest weight of the last layer finds it in {n[raw weights, found]:.0%} of the "
+    "sentences, rollout in {n[rollout, found]:.0%} and the gradient in {n[gradient, found]:.0%}, "
+    "while the nearest word would be right in {n[nearest word, found]:.0%}",
     uses="--seed --seeds --quick --device --retrain --d-model --heads --layers",
 )
 

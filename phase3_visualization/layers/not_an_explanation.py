@@ -144,8 +144,8 @@ main = Experiment(
     title="The word with the largest weight need not be the one that adds most",
     note="{shown[model]} · share: weight × length of the value after W_O, over the sum of the row "
     "· thin: the others",
-    answer="Not always: in {n[another word adds most]:.0%} of the rows a different word adds "
-    "most. Where one word has more than half of the weight, this happens in "
+    answer="Counted on held-out sentences, in {n[another word adds most]:.0%} of the rows a "
+    "different word adds most. Where one word has more than half of the weight, this happens in "
     "{n[another word adds most, where one has over half of the weight]:.0%}",
     uses="--seed --seeds --quick --device --retrain --d-model --heads --layers",
 )

@@ -101,12 +101,13 @@ def picture(results: Results) -> Figure:
 main = Experiment(
     measure,
     picture=picture,
-    title="Train again: the roles come back,\nbut not always in the same heads",
+    title="Train again: {n[roles found in the same head]:.0%} of the roles come back in the same "
+    "head",
     note="{shown[model]}, with each seed · roles by rule\n"
     "a box: a head, named layer.head, a row for each layer · coloured: has this role",
-    answer="Not reliably: {n[roles found in the same head]:.0%} of the roles reappear in the same "
-    "head. That head finds the related word in {n[share right, same head]:.0%} of the cases, and "
-    "an average head in {n[share right, mean head]:.0%}",
+    answer="Of two models, {n[roles found in the same head]:.0%} of the roles reappear in the "
+    "same head. That head finds the related word in {n[share right, same head]:.0%} of the "
+    "cases, and an average head in {n[share right, mean head]:.0%}",
     uses="--seed --seeds --quick --device --retrain --d-model --heads --layers",
 )
 

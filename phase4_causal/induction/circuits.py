@@ -176,7 +176,7 @@ main = Experiment(
     note="A dark diagonal: each word goes with itself. White: average, dark: far above it "
     f"({DRAWN} of 64 words)\nright: how much of what the previous-token head of layer 0 writes is "
     f"read, beside random matrices · trained {TRAINING_STEPS} steps",
-    answer="In the weights of attention one can: they match the word before for "
+    answer="One can ask the weights of attention: they match the word before for "
     "{n[looks for the word before]:.0%} of the words. With the feed-forward networks counted in, "
     "it is {n[looks for the word before with feed-forward]:.0%}",
 )

@@ -279,9 +279,9 @@ main = Experiment(
     picture,
     title="Two layers learn to look up what came next, one layer does not",
     note=f"trained {TRAINING_STEPS} and {2 * TRAINING_STEPS} steps · the best head of each kind",
-    answer="It takes two layers: the first hands on the word before, and the second looks it up. "
-    "Their loss falls to {n[loss, two layers]:.2f}, while one layer, trained for twice the steps, "
-    "stays at {n[loss, one layer]:.2f}",
+    answer="One layer can hand on the word before, and a second one can look it up. The loss of "
+    "two layers falls to {n[loss, two layers]:.2f}, and that of one layer, trained for twice the "
+    "steps, to {n[loss, one layer]:.2f}",
 )
 
 if __name__ == "__main__":

@@ -193,9 +193,9 @@ main = Experiment(
     "{n[two delta layers, twice the steps, 8 pairs]:.0%} · "
     f"{HEADS} heads, keys of {D_K} numbers, trained {STEPS} steps, "
     f"two delta layers {TWICE_THE_STEPS}",
-    answer="One softmax layer helps: of 32 pairs a delta and a softmax layer find "
-    "{n[delta, then softmax, 32 pairs]:.0%}, and two delta layers, trained for twice the steps, "
-    "find {n[two delta layers, twice the steps, 32 pairs]:.0%}",
+    answer="Of 32 pairs a delta and a softmax layer find {n[delta, then softmax, 32 pairs]:.0%}, "
+    "and two delta layers, trained for twice the steps, find "
+    "{n[two delta layers, twice the steps, 32 pairs]:.0%}",
 )
 
 if __name__ == "__main__":

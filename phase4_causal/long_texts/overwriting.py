@@ -111,8 +111,8 @@ main = Experiment(
     title="The delta rule finds the newest value until its memory is full",
     note="Every key is written twice, with two values; then each key is asked for its newest "
     f"value\nno model: {TEXTS} texts of random keys and values, {D_K} numbers each",
-    answer="With the delta rule it can: of 32 keys that are written twice it finds "
-    "{n[delta rule, 32]:.0%} of the newest values, where plain sums find {n[sums, 32]:.0%}",
+    answer="Of 32 keys that are written twice the delta rule finds {n[delta rule, 32]:.0%} of "
+    "the newest values, and plain sums find {n[sums, 32]:.0%}",
     uses="--seed --seeds",
 )
 

@@ -146,7 +146,7 @@ main = Experiment(
     title="A model trained without the mask writes worse than a guess",
     note=f"two layers, trained {WITH_MASK_RECIPE.steps} steps each, same first weights and "
     f"batches · {NUM_SENTENCES} held-out sentences",
-    answer="It learns to copy the next word, which it can see: its loss in training is "
+    answer="It can copy the next word, which it sees: its loss in training is "
     "{n[trained without, two layers, in training]:.1g}. From the past alone it is "
     "{n[trained without, two layers, word by word]:.1f}, where a guess among all words loses "
     f"{UNIFORM:.1f}",

@@ -199,10 +199,10 @@ main = Experiment(
     note="A dot is a head; 1: it looks at all words alike, 0: at one word (normalised entropy). "
     "Named by rule, grey: no name\nwith the mask a relation is asked one word before, where the "
     "word is predicted · {shown[model]}",
-    answer="Those of the second layer do: their entropy is "
+    answer="The entropy of heads in the second layer is "
     "{n[next words, last layer, normalised entropy]:.0%} of that of even weights, and in the "
-    "first layer it is {n[next words, first layer, normalised entropy]:.0%}. They look "
-    "{n[next words, last layer, distance]:.1f} words back on average",
+    "first layer it is {n[next words, first layer, normalised entropy]:.0%}. Heads of the second "
+    "layer look {n[next words, last layer, distance]:.1f} words back on average",
     uses="--seed --seeds --quick --device --retrain --d-model --heads",
 )
 

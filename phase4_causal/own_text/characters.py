@@ -14,6 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from shared import paths
+
 SHORTEST, LONGEST = 20_000, 5_000_000  # characters of a text; of a longer one the first are taken
 MOST_DIFFERENT = 200  # rarer characters share one token: tables of triples have V³ numbers
 RARE = "\ufffd"  # stands for them
@@ -50,10 +52,7 @@ def load_characters(path: Path | None = None) -> CharacterText:
         version = ".".join(platform.python_version_tuple()[:2])
         return as_tokens(python_reference(), f"the reference of Python {version}")
     try:
-        with path.open(encoding="utf-8-sig") as file:
-            content = file.read(LONGEST)
-    except UnicodeDecodeError:
-        raise ValueError(f"--text {path} is not a text in UTF-8") from None
+        content = paths.text_of(path, LONGEST)
     except OSError as error:
         raise ValueError(f"--text {path} cannot be read: {error.strerror}") from None
     if len(content) < SHORTEST:

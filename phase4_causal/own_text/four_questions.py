@@ -122,10 +122,15 @@ def text_heads(run: Run, text: CharacterText) -> float:
     return one - four
 
 
-def carried(numbers: Numbers) -> str:
-    """Returns in a sentence how many of the findings reach their bar on the text, too."""
-    reached = sum(numbers[f"{question}, text"] >= bar for question, bar in QUESTIONS.items())
-    return f"{reached} of the {len(QUESTIONS)} things we measured are so on the text, too"
+def answer(n: Numbers) -> str:
+    """Returns how many of the findings reach their bar on the text, too, and two of the weights."""
+    reached = sum(n[f"{question}, text"] >= bar for question, bar in QUESTIONS.items())
+    return (
+        f"{reached} of the {len(QUESTIONS)} things we measured are so on the text, too. On the "
+        "text the best head gives {n[weight on the token before, text]:.2f} of its weight to the "
+        "token before, and the best one for what came next last time gives "
+        "{n[weight on what came next, text]:.2f} there"
+    )
 
 
 @refuses
@@ -133,14 +138,12 @@ def measure(run: Run) -> Numbers:
     """Returns mean weights, shares of a loss, and nats, of toy task and text."""
     text = load_characters(run.options.text)
     run.shown["text"] = text.name
-    numbers = {
+    return {
         **toy_twice(run),
         **text_twice(run, text),
         "nats saved by four heads, toy": toy_heads(run),
         "nats saved by four heads, text": text_heads(run, text),
     }
-    run.shown["carried"] = carried(numbers)
-    return numbers
 
 
 ON_TEXT = "on the characters of Python's own reference"
@@ -209,9 +212,7 @@ main = Experiment(
     "but it does not look up what came next last time",
     note="Blue: yes, as much as the rule in brackets asks; grey: no\n"
     "small models of one or two layers, trained here · the text: {shown[text]}",
-    answer="{shown[carried]}. On the text the best head gives "
-    "{n[weight on the token before, text]:.2f} of its weight to the token before, and the best "
-    "one for what came next last time gives {n[weight on what came next, text]:.2f} there",
+    answer=answer,
     add_options=add_text_option,
     claims_apply=is_reference,
     machine_dependent=("*, text",),  # every version of Python has another reference

@@ -51,7 +51,7 @@ def test_a_text_is_read_as_it_stands_in_two_parts(tmp_path):
     [
         (None, "cannot be read: No such file"),
         (b"short", "20,000 characters or more, some ten pages: .* has 5"),
-        (b"\xff\xfe\x80" * 20_000, "is not a text in UTF-8"),
+        (b"\xff\xfe\x80" * 20_000, "is not a text file in UTF-8"),
     ],
 )
 def test_what_is_no_text_is_one_line(content, message, tmp_path, capsys):

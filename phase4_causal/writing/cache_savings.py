@@ -107,7 +107,7 @@ main = Experiment(
     note=f"untrained, {NUM_LAYERS} layers, d = {D_MODEL} · points: counted by PyTorch, "
     "lines: formulas · the cache of 500 words: {shown[MiB]:.1f} MiB",
     answer="With a cache word 500 takes {n[with the cache, 500]:,.0f} operations instead of "
-    "{n[without, 500]:,.0f}. The model writes the same: no logit differs by more than "
+    "{n[without, 500]:,.0f}. With the cache and without it, no logit differs by more than "
     "{n[largest difference of a logit]:.0e}",
     uses="--sentence --sentences --seed --seeds --quick "
     "--device --retrain --d-model --heads --layers",

@@ -49,6 +49,7 @@ RULES = {
     "all words, 1": Sampling(),
     "top-p 0.95, 1": Sampling(top_p=0.95),
 }
+YOURS = "as you said"  # the rule of somebody who gives options
 NUM_SENTENCES = 500
 LIMIT = 18  # words; the grammar never needs more
 SHOWN = 6  # next words on a page of the film
@@ -89,7 +90,8 @@ def grammar_entropy() -> float:
 def measure(run: Run) -> Numbers:
     """Returns the share of accepted sentences, and the entropy of a sentence, for each rule.
 
-    A rule is called by the words that may be drawn and the temperature.
+    A rule is called by the words that may be drawn and the temperature. Who has asked for another
+    rule gets the numbers of that one.
     """
     options = run.options
     try:
@@ -104,13 +106,14 @@ def measure(run: Run) -> Numbers:
         show_sentences(model, prompt, sampling, run)
     start = torch.full((20 if options.quick else NUM_SENTENCES, 1), START_ID)
     numbers: Numbers = {}
-    for name, rule in RULES.items():
+    rules = RULES if sampling == Sampling() else {YOURS: sampling}
+    for name, rule in rules.items():
         generator = torch.Generator().manual_seed(run.seed)
         written = write_sentences(model, start, rule, limit=LIMIT, generator=generator)
         numbers[f"accepted, {name}"] = accepted(written.sentences())
         numbers[f"entropy, {name}"] = written.entropy(rule).mean().item()
     numbers["entropy of the grammar"] = grammar_entropy()
-    numbers["variety lost"] = numbers["entropy of the grammar"] - numbers["entropy, top-p 0.95, 1"]
+    numbers["variety lost"] = numbers["entropy of the grammar"] - numbers[f"entropy, {name}"]
     return numbers
 
 
@@ -166,6 +169,19 @@ def sentence_film(results: Results) -> Film:
     return images + images[-1:] * HELD, SECONDS
 
 
+def answer(n: Numbers) -> str:
+    """Returns how many sentences are right, by the course's rules or by the reader's own."""
+    shares = (
+        "{n[accepted, all words, 1]:.0%} of its sentences, and {n[accepted, top-p 0.95, 1]:.0%} "
+        "if the unlikely words are cut off (top-p 0.95)"
+    )
+    if f"accepted, {YOURS}" in n:
+        shares = f"{{n[accepted, {YOURS}]:.0%}} of its sentences, drawn {YOURS}"
+    return (
+        f"It draws one word after the other, and reads on from there. The grammar accepts {shares}"
+    )
+
+
 def writing_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--prompt", default="the cat", metavar="TEXT", help='what the model continues ("the cat")')
@@ -179,9 +195,7 @@ main = Experiment(
     measure,
     title="A sentence grows: each word is drawn, then looks at those before it",
     note="{shown[label]}",
-    answer="It draws one word after the other, and reads on from there. The grammar accepts "
-    "{n[accepted, all words, 1]:.0%} of its sentences, and {n[accepted, top-p 0.95, 1]:.0%} if "
-    "the unlikely words are cut off (top-p 0.95)",
+    answer=answer,
     film=sentence_film,
     add_options=writing_options,
     uses="--seed --seeds --quick --device --retrain --d-model --heads --layers",

@@ -545,21 +545,6 @@ def test_a_folder_is_graded_whatever_is_in_it(reader, tmp_path, monkeypatch):
     assert not any(text in said for text in answers + hints)
 
 
-def test_one_file_and_one_exercise_are_graded(reader, tmp_path, monkeypatch):
-    name = "phase1_single_head.answers:masked_softmax"
-
-    def in_this_process(file, _):
-        return list(grade.reports(file, [name]))
-
-    monkeypatch.setattr(grade, "reports_of", in_this_process)
-    file = tmp_path / "emil.py"
-    file.write_text(RIGHT_SOFTMAX, encoding="utf-8")
-    code, said, errors = reader("2", "--grade", str(file))
-    first, _, _, row = said.splitlines()
-    assert (code, errors, first) == (0, "", "emil.py  + 2 masked_softmax           done")
-    assert row == "2 masked_softmax             1"
-
-
 def test_what_cannot_be_graded_is_said_in_one_line(reader, tmp_path):
     (tmp_path / "empty").mkdir()
     for place in ("none", "empty"):
