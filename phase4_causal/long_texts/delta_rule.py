@@ -38,9 +38,9 @@ def delta_rule(
     query, key (..., T, d_k), value (..., T, d_v), beta (..., T) -> output (..., T, d_v) and the
     state (..., d_k, d_v), from which the text may go on (Yang et al. 2024, section 3). beta goes
     from 0 to 1, in some models to 2 (OLMo Hybrid), where a word turns the sign of what it replaces.
-    Give keys of length 1: with longer ones the state may grow without end. A NaN or inf in key, value or
-    beta reaches earlier words of its chunk (0 · NaN); in delta_rule_recurrent it does not. Inputs
-    of 16 bits are computed in float32. Raises ValueError for sizes that do not fit.
+    Give keys of length 1: with longer ones the state may grow without end. A NaN or inf in key,
+    value or beta reaches earlier words of its chunk (0 · NaN); in delta_rule_recurrent it does not.
+    Inputs of 16 bits are computed in float32. Raises ValueError for sizes that do not fit.
     """
     words, state = checked_words(query, key, value, state, beta=beta)
     outputs = [output_of_no_words(words.query, state)]
