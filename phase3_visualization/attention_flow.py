@@ -176,8 +176,8 @@ def main(argv: list[str] | None = None) -> str:
     untrained = untrained_model(trained.recipe, MultiHeadAttention)
     for model in (trained, untrained):
         fixed, relative = shares_drawn(model, options.words)
-        print(f"   {model.label}: {fixed:.0%} of the arrows are above {FIXED},")
-        print(f"   {relative:.0%} above {THRESHOLD:g} even shares")
+        above = f"{relative:.0%} above {THRESHOLD:g} even shares"
+        print(f"   {model.label}: {fixed:.0%} of the arrows are above {FIXED}, {above}")
     return (
         "The pictures show where each word looks. In an untrained model, which does not choose, "
         f"{fixed:.0%} of all arrows are above a fixed {FIXED}, and {relative:.0%} are above "

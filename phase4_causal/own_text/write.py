@@ -33,7 +33,6 @@ from shared.experiment import Experiment, Results, Run
 from shared.visualization_utils import BLUE, GREY, QUIET
 
 CONTEXTS = {"counted pairs": 1, "counted triples": 2}  # characters that are looked back at
-COLORS = {"counted pairs": GREY, "counted triples": GREY, "the model": BLUE}
 PROMPT, WRITTEN = 40, 360  # characters
 LABELS = {  # name of a number -> how the picture says it
     "counted pairs": "counting which character\nfollows which",
@@ -67,10 +66,8 @@ def measure(run: Run) -> Numbers:
 def picture(results: Results) -> Figure:
     """Draws the losses."""
     fig, ax = plt.subplots(figsize=(8.6, 2.9), layout="constrained")
-    losses, colors = {}, {}
-    for name, label in LABELS.items():
-        losses[label] = results.each(name)
-        colors[label] = COLORS[name]
+    losses = {label: results.each(name) for name, label in LABELS.items()}
+    colors = dict.fromkeys(losses, GREY) | {LABELS["the model"]: BLUE}
     charts.bars(ax, losses, colors)
     ax.tick_params(labelsize=11)
     ax.spines.bottom.set_visible(False)

@@ -69,13 +69,12 @@ const Address = (() => {
   let timer;
 
   function keep(hash, kind) {
-    const address = () => `#${hash()}`;
     const now = performance.now();
     const goesOn = kind === last.kind && now - last.at < TOGETHER;
     last = { kind, at: now };
     clearTimeout(timer);
-    if (goesOn) timer = setTimeout(() => history.replaceState(null, "", address()), LATER);
-    else if (address() !== location.hash) history.pushState(null, "", address());
+    if (goesOn) timer = setTimeout(() => View.remember("replaceState", hash()), LATER);
+    else if (`#${hash()}` !== location.hash) View.remember("pushState", hash());
   }
 
   function forget() {
@@ -117,7 +116,7 @@ const Page = (() => {
   // Another place in the page, as a step that the back button undoes. parts: name -> value, or a hash without "#".
   function go(parts) {
     const before = location.hash.slice(1);
-    history.pushState(null, "", `#${new URLSearchParams(parts)}`);
+    View.remember("pushState", new URLSearchParams(parts));
     route(before);
   }
 

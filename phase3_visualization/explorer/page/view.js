@@ -18,6 +18,16 @@ const View = (() => {
     return Number.isFinite(number) ? number.toFixed(digits).replace(/^-(?=.*[1-9])/, "−").replace(/^-/, "") : "∞";
   }
 
+  // how: "pushState" or "replaceState". A browser may refuse, as Safari does after 100 changes in 30 seconds: then the
+  // page goes on, and its address stays behind.
+  function remember(how, hash, kept = null) {
+    try {
+      history[how](kept, "", `#${hash}`);
+    } catch (error) {
+      if (error.name !== "SecurityError") throw error;
+    }
+  }
+
   const ground = () => (darkGround.matches ? "dark" : "light");
 
   // A weight of 0 is the ground of the page, light or dark.
@@ -151,6 +161,6 @@ const View = (() => {
 
   return {
     NO_ROLE, useColors, byId, on, fixed, weightColor, rgb, readable, roleOf, roleColor, headCalled, element, svg,
-    indexOfLargest, fill, button, percent, change, jobOf, those, bar, guesses, setUsable, isUsable, darkGround,
+    indexOfLargest, fill, button, percent, change, jobOf, those, bar, guesses, remember, setUsable, isUsable, darkGround,
   };
 })();

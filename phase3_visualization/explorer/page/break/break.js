@@ -7,7 +7,7 @@
 "use strict";
 
 const Break = (() => {
-  const { button, fill, byId, element, setUsable } = View;
+  const { button, fill, byId, element, remember, setUsable } = View;
   const { quiet } = Stage;
   const LETTERS = "abcd";
   const END = "end";
@@ -145,7 +145,7 @@ const Break = (() => {
     const before = state?.at;
     tools ??= unpacked();
     state = read(asked);
-    if (!state.sent) history.replaceState(OWN, "", `#${parts(state.at, state.answers)}`);
+    if (!state.sent) remember("replaceState", parts(state.at, state.answers), OWN);
     drawSteps();
     const ended = state.at === END;
     byId("break-wager").hidden = ended;
