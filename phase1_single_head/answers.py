@@ -41,6 +41,23 @@ def score_by_hand() -> Tensor:
     no softmax: divided by the sum. You divided the scores themselves; take e to the power of each
     score first, so that a score of 0 gets a weight, too
         torch.softmax(scores, dim=-1) => scores / scores.sum()
+    multiplied by √d_k: divide the scores by √4 = 2
+        / math.sqrt(4) => * math.sqrt(4)
+    divided by d_k, not by its root: √4 is 2, so divide each score by 2
+        math.sqrt(4) => 4
+    divided by the root of another size: d_k is how many numbers a key has, and that is 4
+        math.sqrt(4) => math.sqrt(3)
+    not divided by their sum: you have e to each score; divide the three by the sum of the three
+        torch.softmax(scores, dim=-1) => scores.exp()
+    no weight for the score 0: e⁰ is 1, so key 2 gets a share, too
+        torch.softmax(scores, dim=-1) => torch.softmax(torch.where(scores == 0, -math.inf, scores),
+        dim=-1)
+    powers of 2, not of e: the task lists those of e, which is about 2.72
+        torch.softmax(scores, dim=-1) => torch.softmax(scores * math.log(2), dim=-1)
+    a minus sign lost: key 2 ends in -1, so its score is 1 + 0 + 0 - 1 = 0
+        [1, 2, 0, -1] => [1, 2, 0, 1]
+    in another order: the weight of key 0 comes first
+        return torch.softmax(scores, dim=-1) => return torch.softmax(scores, dim=-1).flip(0)
     """
     query = torch.tensor([1.0, 0, 2, 1])
     keys = torch.tensor([[0.0, 3, 1, 0], [1, 1, 1, 1], [1, 2, 0, -1]])
@@ -57,17 +74,24 @@ MASK_MISTAKES = """
         and masked_fill(blind, 0.0) => masked_fill(~mask, 0.0)
     hidden scores set to 0: e⁰ = 1 is a weight like any other; only e to -inf is 0
         -math.inf => 0.0
+        -math.inf => 0.0
+        and masked_fill(blind, 0.0) => masked_fill(~mask, 0.0)
     a mask added as 1 and 0: that hides nothing; what is added must be 0 where a key is visible, and
     -inf elsewhere
         scores.masked_fill(~mask & ~blind, -math.inf) => scores + mask
     hidden scores set to a finite number: with -1e9, say, visible scores below it lose to the
     hidden; use -inf
         -math.inf => -1000000000.0
+        -math.inf => -1000000000.0
+        and masked_fill(blind, 0.0) => masked_fill(~mask, 0.0)
     hidden scores take part: next to a far higher one all that is visible rounds to 0; hide first,
     whatever comes next
         ~mask & ~blind => blind
         and torch.softmax(scores, dim=-1).mask => (w := scores.softmax(-1) * mask).div(w.sum(-1,
         True)).mask
+        ~mask & ~blind => blind
+        and torch.softmax(scores, dim=-1).mask => (w := scores.softmax(-1) * mask).div(w.sum(-1,
+        True).clamp(min=1e-12)).mask
     scores clamped: that makes unequal scores equal; take the largest visible score of a row off all
     of them instead
         scores.masked_fill => scores.clamp(-50, 50).masked_fill
@@ -79,12 +103,22 @@ MASK_MISTAKES = """
         ~mask & ~blind => blind
         and torch.softmax(scores, dim=-1).mask => (w := scores.exp() * mask).div(w.sum(-1,
         True)).mask
+        torch.softmax(scores, dim=-1).mask => (w := scores.clone().apply_(math.exp)).div(w.sum(-1,
+        True)).mask
     NaN where a query sees nothing: softmax of only -inf is 0 / 0; give such a row weights of 0
         ~mask & ~blind => ~mask
         and masked_fill(blind, 0.0) => mul(1)
     weights where a query sees nothing: it sees no key, so no key gets weight: set such a row to 0
         masked_fill(blind, 0.0) => masked_fill(blind, 1 / scores.size(-1))
         masked_fill(blind, 0.0) => mul(1)
+    mask not applied: the hidden keys got weight; scores.masked_fill(...) makes a new tensor and
+    leaves scores as they are, so write scores = scores.masked_fill(...)
+        ~mask & ~blind => False & mask
+    -inf times 0 is NaN: so ~mask * -inf is NaN wherever the mask is True; use masked_fill or
+    torch.where
+        scores.masked_fill(~mask & ~blind, -math.inf) => scores + ~mask * -math.inf
+        scores.masked_fill(~mask & ~blind, -math.inf) => scores + ~mask * -math.inf
+        and torch.softmax(scores, dim=-1) => torch.softmax(scores, dim=-1).nan_to_num(0)
 """
 
 SOFTMAX_MISTAKES = """
@@ -93,6 +127,7 @@ SOFTMAX_MISTAKES = """
         torch.softmax(scores, dim=-1).mask => torch.softmax(scores, dim=-2).mask
     exponentials not divided by their sum: the weights of a query are shares of 1
         torch.softmax(scores, dim=-1).mask => scores.exp().mask
+        torch.softmax(scores, dim=-1).mask => (scores - scores.max(-1, True).values).exp().mask
     no softmax: divided by the sum. You divided the scores themselves; take e to the power of each
     visible score first
         scores.masked_fill(~mask & ~blind, -math.inf) => scores.masked_fill(~mask, 0)
@@ -100,6 +135,8 @@ SOFTMAX_MISTAKES = """
         ~mask & ~blind => blind
         and torch.softmax(scores, dim=-1).masked_fill(blind => (scores / scores.sum(-1,
         True)).masked_fill(~mask
+    softmax over the whole table: each query shares out 1 by itself, over its own row
+        torch.softmax(scores, dim=-1).mask => scores.flatten().softmax(0).view_as(scores).mask
 """
 
 
@@ -173,6 +210,7 @@ SCORE_MISTAKES = """
         math.sqrt(query.size(-1)) => math.sqrt(key.size(-2))
         math.sqrt(query.size(-1)) => math.sqrt(11)
         math.sqrt(query.size(-1)) => 8
+        math.sqrt(query.size(-1)) => math.sqrt(13)
     softmax before the division: divide the scores; divided weights do not sum to 1
         query / math.sqrt(query.size(-1)) => query
         and masked_softmax(scores, mask) => masked_softmax(scores, mask) / math.sqrt(query.size(-1))
@@ -180,12 +218,20 @@ SCORE_MISTAKES = """
     the vectors
         query @ key.transpose(-2, -1) => query / query.norm(dim=-1)[..., None] @ (key /
         key.norm(dim=-1)[..., None]).mT
+    multiplied by √d_k: divide the scores by it, so that they do not grow with d_k
+        query / math.sqrt(query.size(-1)) => query * math.sqrt(query.size(-1))
 """
 ATTENTION_MISTAKES = MASK_MISTAKES + SCORE_MISTAKES
 TRANSPOSED = """
     K Qᵀ instead of Q Kᵀ: rows belong to queries, columns to keys; weights[i, j] is how query i
     weighs key j
         query @ key.transpose(-2, -1) => key @ query.transpose(-2, -1)
+    weights transposed in the sum: output i is made of row i of the weights: weights @ value
+        weights @ value => weights.mT @ value
+    nothing visible without a mask: where mask is None nothing is hidden; in a mask of your own True
+    must mean may attend
+        masked_softmax(scores, mask) => masked_softmax(scores, mask) if mask is not None else 0 *
+        scores
 """
 ATTENTION = "output, weights"
 
@@ -244,6 +290,12 @@ def self_attention(
     found by
         x @ w_v => x @ w_k
         x @ w_v => x
+    queries and keys not made by w_q and w_k: compare x @ w_q with x @ w_k, not x with itself
+        attend(x @ w_q, x @ w_k, x @ w_v, mask) => attend(x * math.sqrt(11 / 3), x, x @ w_v, mask)
+    mask transposed: its rows belong to queries, its columns to keys, as in the weights
+        masked_softmax(scores, mask) => masked_softmax(scores, mask if mask is None else mask.mT)
+    values not weighed: output i is the sum of all values, each times its weight in row i
+        weights @ value => value
     """
     return attend(x @ w_q, x @ w_k, x @ w_v, mask)
 
@@ -285,11 +337,36 @@ def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, 
         torch.tanh(pairs) => (torch.tanh(query @ w_q)[:, None] + torch.tanh(memory @ w_k)[None])
     another function for tanh: Bahdanau's units lie between -1 and 1; ReLU is another function
         torch.tanh => torch.relu
+        torch.tanh => torch.sigmoid
+        torch.tanh => torch.nn.functional.gelu
     no softmax: divided by the sum. You divided the scores themselves; take e to the power of each
     score first
         torch.softmax(scores, dim=-1) => scores / scores.sum(-1, True)
     scaled like a dot product: no √d here: tanh keeps each hidden unit between -1 and 1
         (pairs) @ v => (pairs) @ v / math.sqrt(len(v))
+    tanh after v: tanh is taken of each hidden unit, before they are multiplied by v and added
+        torch.tanh(pairs) @ v => torch.tanh(pairs @ v)
+    tanh twice: once is enough, of the sum of the two
+        asks + answers => asks.tanh() + answers.tanh()
+    v left out: the score is the dot product of v and the hidden units, not their sum
+        torch.tanh(pairs) @ v => torch.tanh(pairs).sum(dim=-1)
+    a mean in place of the dot product: add the products of v and the hidden units, and do not
+    divide by their number
+        torch.tanh(pairs) @ v => (torch.tanh(pairs) * v).mean(dim=-1)
+    multiplied, not added: add the query and the row of the memory, each times its matrix
+        asks + answers => asks * answers
+    a dot product: here a small network scores each pair: v, and tanh of the sum
+        torch.tanh(pairs) @ v => (asks * answers).sum(dim=-1)
+    softmax over the wrong axis: each query shares out 1 over the memory, so rows must sum to 1;
+    your columns do
+        torch.softmax(scores, dim=-1) => torch.softmax(scores, dim=0)
+    softmax missing: these are scores; a weight is e to its score, divided by the sum of these over
+    the memory
+        torch.softmax(scores, dim=-1) => scores
+    exponentials not divided by their sum: the weights of a query are shares of 1
+        torch.softmax(scores, dim=-1) => scores.exp()
+    values made by w_k: the rows of the memory themselves are the values
+        weights @ memory => weights @ answers[0]
     """
     asks = (query @ w_q)[:, None]  # -> (T_q, 1, d)
     answers = (memory @ w_k)[None]  # -> (1, T_k, d)
@@ -338,6 +415,29 @@ def sinusoidal_positions(length: int, d_model: int) -> Tensor:
     an odd d_model fails: the last sine then has no cosine beside it
         angle.cos()[:, :d_model // 2] => angle.cos()
         return encoding => return encoding[:, :d_model // 2 * 2]
+        return encoding => return encoding[:, torch.arange(d_model + d_model % 2)]
+    exponent 2 · column: i counts pairs of columns, so in columns 2i and 2i + 1 the exponent is 2i /
+    d_model, with i = column // 2
+        torch.arange(0, d_model, 2) => 2 * torch.arange(0, d_model, 2)
+        and angle.cos() => (angle * 10000 ** (-2 / d_model)).cos()
+    exponent not divided by d_model: the power is 2i / d_model, from 0 to nearly 1
+        / d_model) => )
+    exponent rounded to a whole number: 2i / d_model lies between 0 and 1, so write / and not //
+        (-torch.arange(0, d_model, 2) / d_model) => (-(torch.arange(0, d_model, 2) // d_model))
+    brackets missing in the power: ** comes before * and /, so write 10000 ** (2 * i / d_model)
+        10000.0 ** (-torch.arange(0, d_model, 2) / d_model) => 1e-08 * torch.arange((d_model + 1) //
+        2) / d_model
+    multiplied by the power: divide the position by it, so that later columns turn more slowly
+        (-torch.arange => (torch.arange
+    another base than 10000: then the waves have other lengths
+        10000.0 => 1000.0
+    sine and cosine exchanged: the even column holds the sine, the odd one the cosine
+        angle.sin() => torch.cos(angle)
+        and angle.cos() => angle.sin()
+    only sines: the odd column of a pair holds the cosine
+        angle.cos() => angle.sin()
+    rows and columns exchanged: a row is a position, so the result has length rows
+        return encoding => return encoding.T
     """
     position = torch.arange(length)[:, None]
     rates = 10000.0 ** (-torch.arange(0, d_model, 2) / d_model)
@@ -400,6 +500,11 @@ def cross_attention(
         and context @ w_v => x @ w_v
     output projection missing: multiply by w_o, which brings the output from d_v back to d_model
         output @ w_o => output
+    x and context exchanged: x asks, so w_q reads x; the context answers
+        attend(x @ w_q, context @ w_k, context @ w_v, mask) => attend(context @ w_q, x @ w_k, x @
+        w_v, mask)
+    queries from the context: x asks, so w_q reads x
+        x @ w_q => context @ w_q
     """
     output, weights = attend(x @ w_q, context @ w_k, context @ w_v, mask)
     return output @ w_o, weights

@@ -68,6 +68,19 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
     axes in the wrong order: the numbers are in the right groups; move the axes to (B, H, T, d_k)
         return x.transpose(1, 2) => return x
         x.transpose(1, 2) => x.permute(2, 0, 1, 3)
+        return x.transpose(1, 2) => return x.permute(0, 2, 3, 1)
+        return x.transpose(1, 2) => return x.permute(0, 3, 2, 1)
+    pieces of H numbers: split(n) cuts into pieces of n numbers, chunk(n) into n pieces; a head has
+    d_model / H numbers
+        return x.transpose(1, 2) => return x.flatten(2).unflatten(-1, (-1, num_heads)).transpose(1,
+        2)
+    slices that overlap: head h begins at column h * d_k, not at column h
+        x.view(batch, length, num_heads, d_model // num_heads) => x.unfold(-1, d_model // num_heads,
+        1)[:, :, :num_heads]
+    transposed before the cut: cut the last axis in two first, as long as it is the columns of one
+    position
+        x.view(batch, length, num_heads, d_model // num_heads) => x.mT.reshape(batch, num_heads,
+        length, -1).swapdims(1, 2)
     """
     batch, length, d_model = x.shape
     x = x.view(batch, length, num_heads, d_model // num_heads)  # -> (B, T, H, d_k)
@@ -108,6 +121,16 @@ def merge_heads(x: Tensor) -> Tensor:
     found what
         x.transpose(1, 2).flatten(start_dim=2) => x.mean(dim=1)
         x.transpose(1, 2).flatten(start_dim=2) => x.sum(dim=1)
+    joined with the positions: heads stand side by side in the last axis, and not one after the
+    other in the axis of positions
+        x.transpose(1, 2).flatten(start_dim=2) => x.flatten(1, 2)
+    last two axes not joined: (B, T, H, d_v) is not the end; flatten makes one axis of the last two
+        x.transpose(1, 2).flatten(start_dim=2) => x.transpose(1, 2)
+    other axes exchanged: exchange axes 1 and 2, heads and positions, and leave the others where
+    they are
+        x.transpose(1, 2).flatten(start_dim=2) => x.transpose(1, 3).flatten(2)
+        x.transpose(1, 2).flatten(start_dim=2) => x.mT.reshape(x.size(0), x.size(2), -1)
+        x.transpose(1, 2).flatten(start_dim=2) => x.permute(2, 0, 1, 3).flatten(2)
     """
     # (B, H, T, d_v) -> (B, T, H, d_v) -> (B, T, H * d_v)
     return x.transpose(1, 2).flatten(start_dim=2)
@@ -122,6 +145,8 @@ IN_HEADS = (
     divided by √d_model: each dot product is a sum of d_k = d_model / H products: the root of d_k
     belongs there
         math.sqrt(query.size(-1)) => math.sqrt(query.size(-1) * query.size(-3))
+    divided by √H: each dot product is a sum of d_k products: the root of d_k belongs there
+        math.sqrt(query.size(-1)) => math.sqrt(query.size(-3))
 """
 )
 
@@ -197,6 +222,30 @@ def multi_head_attention(
     weights averaged over the heads: keep those of each head: the mean of four sharp heads is a
     blurred one
         @ w_o, weights) => @ w_o, weights.mean(dim=1))
+    one matrix for queries and keys: w_q makes queries, w_k keys; with one for both, words find
+    those that are alike
+        x @ w_k => x @ w_q
+    values not made by w_v: a value has a matrix of its own
+        x @ w_v => x @ w_k
+    matrices transposed: it is x @ w here; only nn.Linear keeps its matrix transposed
+        @ w_o => @ w_o.T
+        x @ w_q => x @ w_q.T
+        and x @ w_k => x @ w_k.T
+        and x @ w_v => x @ w_v.T
+        and @ w_o => @ w_o.T
+        x @ w_q => x @ w_q.T
+        and x @ w_k => x @ w_k.T
+        and x @ w_v => x @ w_v.T
+    heads and positions not exchanged: then the heads of one word ask each other; before the scores
+    they must be (B, H, T, d_k)
+        return x.transpose(1, 2) => return x
+    heads in front of the batch: weights and heads are (B, H, T, ...), the batch first
+        @ w_o, weights) => @ w_o, weights.transpose(0, 1))
+    a single head: cut queries, keys and values into heads before the scores, as in exercise 1
+        split_heads(x @ w_q, num_heads) => (x @ w_q)[:, None]
+        and split_heads(x @ w_k, num_heads) => (x @ w_k)[:, None]
+        and split_heads(x @ w_v, num_heads) => (x @ w_v)[:, None]
+        and weights) => weights[:, 0])
     """
     query = split_heads(x @ w_q, num_heads)  # -> (B, H, T, d_k)
     key = split_heads(x @ w_k, num_heads)
@@ -242,6 +291,21 @@ def fused_projection(x: Tensor, w_qkv: Tensor, num_heads: int) -> tuple[Tensor, 
     and values
         in parts) => in parts) if not num_heads else split_heads(x @ w_qkv, num_heads).chunk(3,
         dim=-1)
+    not cut into heads: each of the three is then cut as in exercise 1
+        split_heads(part, num_heads) => part
+    heads and positions not exchanged: exercise 1 ends with (B, H, T, d_k)
+        return x.transpose(1, 2) => return x
+    every third column: w_q is the first d_model columns, w_k the next, w_v the last: chunk(3,
+    dim=-1)
+        (x @ w_qkv).chunk(3, dim=-1) => [(x @ w_qkv)[..., i::3] for i in range(3)]
+    cut by reshape alone: the three lie side by side in the last axis, so cut that one, then
+    exchange axes
+        for part in parts => for part in parts) if not num_heads else tuple((x @ w_qkv).reshape(3,
+        len(x), num_heads, x.size(1), -1)
+        for part in parts => for part in parts) if not num_heads else tuple((x @
+        w_qkv).reshape(len(x), 3, num_heads, x.size(1), -1).unbind(1)
+    the same part three times: queries are the first d_model columns, keys the next, values the last
+        in parts => in parts[:1] * 3
     """
     parts = (x @ w_qkv).chunk(3, dim=-1)  # (B, T, 3 d_model) -> 3 x (B, T, d_model)
     return tuple(split_heads(part, num_heads) for part in parts)
@@ -286,9 +350,14 @@ def grouped_query_attention(
     0 0 0 1 1 1
         key.repeat_interleave(shared_by, dim=0) => key.repeat(shared_by, 1, 1)
         and value.repeat_interleave(shared_by, dim=0) => value.repeat(shared_by, 1, 1)
+        value.repeat_interleave(shared_by, dim=0) => value.repeat(shared_by, 1, 1)
     one key-value head for all: with G of them query head h reads number h // (H / G)
         key.repeat_interleave(shared_by, dim=0) => key[:1].repeat(len(query), 1, 1)
         and value.repeat_interleave(shared_by, dim=0) => value[:1].repeat(len(query), 1, 1)
+        key.repeat_interleave(shared_by, dim=0) => key.mean(0, keepdim=True).repeat(len(query), 1,
+        1)
+        and value.repeat_interleave(shared_by, dim=0) => value.mean(0,
+        keepdim=True).repeat(len(query), 1, 1)
     """
     shared_by = query.size(0) // key.size(0)  # H / G
     # Query heads read the key-value heads 0 0 0 1 1 1.
@@ -366,18 +435,22 @@ def transformer_block(
         computed = relu(norm(y[i]) @ w_1) @ w_2  # relu: max(0, ...), of d_ff numbers
         output[i] = y[i] + (dropout(computed) if training else computed)
 
+    norm missing: attention reads norm(x), feed-forward norm(y)
+        attention(norm(x) => attention(x
+        norm(y) @ w_1 => y @ w_1
+        attention(norm(x) => attention(x
+        and norm(y) @ w_1 => y @ w_1
     norm after the addition (post-norm): so did Vaswani et al. 2017; pre-norm leaves the stream x as
     it is
         attention(norm(x) => attention(x
         and y = x + dropped(found) => y = norm(x + dropped(found))
         and norm(y) @ w_1 => y @ w_1
         and y + dropped(hidden @ w_2) => norm(y + dropped(hidden @ w_2))
-    norm missing: attention reads norm(x), feed-forward norm(y)
-        attention(norm(x) => attention(x
-        norm(y) @ w_1 => y @ w_1
     residual forgotten: add the result to what was there; otherwise the layer must learn to copy
         x + dropped(found) => dropped(found)
         y + dropped(hidden @ w_2) => dropped(hidden @ w_2)
+        x + dropped(found) => dropped(found)
+        and y + dropped(hidden @ w_2) => dropped(hidden @ w_2)
     variance divided by d_model - 1: that estimates a variance from a sample; here it is
     torch.var(..., correction=0)
         F.layer_norm(x, x.shape[-1:], eps=1e-05) => (x - x.mean(-1, True)) / (x.var(-1,
@@ -417,6 +490,48 @@ def transformer_block(
     models have both
         y + dropped(hidden @ w_2) => y + dropped(hidden) @ w_2
         y + dropped(hidden @ w_2) => y + dropped(dropped(hidden) @ w_2)
+    residual of the norm: add to x itself, not to norm(x); the norm is what the next part reads
+        x + dropped(found) => norm(x) + dropped(found)
+        and y + dropped(hidden @ w_2) => norm(y) + dropped(hidden @ w_2)
+        x + dropped(found) => norm(x) + dropped(found)
+        y + dropped(hidden @ w_2) => norm(y) + dropped(hidden @ w_2)
+    second residual of x: the feed-forward network adds to y, in which attention has added already
+        y + dropped(hidden @ w_2) => x + dropped(hidden @ w_2)
+    feed-forward reads x: it reads the norm of y, what attention has found included
+        norm(y) @ w_1 => norm(x) @ w_1
+    feed-forward network missing: after attention comes max(0, norm @ w_1) @ w_2, and is added as
+    well
+        y + dropped(hidden @ w_2) => y
+    norm at the end: the sum is returned as it is; the next layer takes the norm
+        y + dropped(hidden @ w_2) => norm(y + dropped(hidden @ w_2))
+    another function for ReLU: the task says max(0, ...)
+        torch.relu(norm(y) @ w_1) => F.gelu(norm(y) @ w_1)
+        torch.relu(norm(y) @ w_1) => F.gelu(norm(y) @ w_1, approximate='tanh')
+        torch.relu(norm(y) @ w_1) => F.silu(norm(y) @ w_1)
+        torch.relu(norm(y) @ w_1) => torch.sigmoid(norm(y) @ w_1)
+        torch.relu(norm(y) @ w_1) => torch.tanh(norm(y) @ w_1)
+    ReLU at the end: it stands between w_1 and w_2; what is added may be negative
+        torch.relu(norm(y) @ w_1) => norm(y) @ w_1
+        and dropped(hidden @ w_2) => dropped(torch.relu(hidden @ w_2))
+    divided by the variance: divide by its root, √(variance + 1e-5)
+        F.layer_norm(x, x.shape[-1:], eps=1e-05) => (x - x.mean(-1, True)) / (x.var(-1, False,
+        keepdim=True) + 1e-05)
+    not divided by the deviation: subtracting the mean is half of the norm; then divide by
+    √(variance + 1e-5)
+        F.layer_norm(x, x.shape[-1:], eps=1e-05) => x - x.mean(-1, True)
+    mean not subtracted: the norm first takes the mean of a position off all of its numbers
+        F.layer_norm(x, x.shape[-1:], eps=1e-05) => x / (x.var(-1, False, keepdim=True) +
+        1e-05).sqrt()
+        F.layer_norm(x, x.shape[-1:], eps=1e-05) => x / (x.square().mean(-1, True) + 1e-05).sqrt()
+    norm over the wrong axis: mean and variance are those of one position, over its d_model numbers
+        F.layer_norm(x, x.shape[-1:], eps=1e-05) => (x - x.mean(0)) / (x.var(0, False) +
+        1e-05).sqrt()
+        F.layer_norm(x, x.shape[-1:], eps=1e-05) => F.layer_norm(x, x.shape)
+    causal mask missing: if causal is True, give attention a mask that lets position i see j <= i;
+    yours looks ahead
+        causal_mask(len(x)) if causal else None => None
+    causal mask where none was asked for: if causal is False, the mask is None
+        causal_mask(len(x)) if causal else None => causal_mask(len(x))
     """
 
     def norm(x: Tensor) -> Tensor:
@@ -462,6 +577,25 @@ def attention_pooling(query: Tensor, x: Tensor, mask: Tensor) -> Pair:
     not divided by √d_model: the dot products are too large by that factor, so the softmax comes out
     too sharp
         x @ query / math.sqrt(len(query)) => x @ query
+    divided by another size than √d_model: a score is a sum of d_model products, whatever T
+        math.sqrt(len(query)) => len(query)
+        math.sqrt(len(query)) => math.sqrt(x.size(1))
+    softmax over the wrong axis: each sentence shares out 1 over its tokens
+        masked_softmax(scores, mask) => masked_softmax(scores.mT, mask.mT).mT
+    softmax missing: these are scores; a weight is e to its score, divided by the sum of these
+        masked_softmax(scores, mask) => scores * mask
+    no softmax: divided by the sum. You divided the scores themselves; take e to the power of each
+    score first
+        masked_softmax(scores, mask) => (scores * mask) / (scores * mask).sum(-1, True)
+    averaged, not added: the weights sum to 1 already, so add up the weighed vectors
+        weights[:, None, :] @ x => weights[:, None, :] @ x / x.size(1)
+    weights not used: pooled is the sum of the vectors, each times its weight
+        weights[:, None, :] @ x => x.sum(1, True)
+        weights[:, None, :] @ x => x.mean(1, True)
+    cosine in place of the dot product: do not divide by the lengths of the vectors
+        x @ query / math.sqrt(len(query)) => F.cosine_similarity(x, query, dim=-1)
+    the largest, not the sum: pooled is the sum of the vectors, each times its weight
+        weights[:, None, :] @ x => (weights[:, :, None] * x).amax(1, True)
     """
     scores = x @ query / math.sqrt(len(query))  # (B, T, d_model) @ (d_model,) -> (B, T)
     weights = masked_softmax(scores, mask)

@@ -72,6 +72,38 @@ def head_entropy(weights: Tensor, mask: Tensor) -> Tensor:
         >= 2 => >= 1
     a row without a choice counted: a row that may see one key is always sharp: leave it out
         shares.mean(dim=-1) => shares.sum(dim=-1) / len(mask)
+        shares.mean(dim=-1) => (shares.sum(dim=-1) + (~choice).sum()) / len(mask)
+    a number added inside the logarithm: ln(w + 0.001) is not ln(w); only the term of w = 0 needs
+    care, and it is 0
+        torch.special.entr(weights) => -(weights * (weights + 0.01).log())
+        torch.special.entr(weights) => -(weights * (weights + 0.001).log())
+        torch.special.entr(weights) => -(weights * (weights + 0.0001).log())
+        torch.special.entr(weights) => -(weights * (weights + 1e-05).log())
+        torch.special.entr(weights) => -(weights * weights.clamp(min=0.01).log())
+        torch.special.entr(weights) => -(weights * weights.clamp(min=0.001).log())
+    sign: ln of a weight below 1 is negative, so the entropy is the sum of -w ln w
+        torch.special.entr(weights) => -torch.special.entr(weights)
+    1 less the entropy: 0 is for one key, 1 for all alike
+        shares.mean(dim=-1) => 1 - shares.mean(dim=-1)
+    weights of 0 taken as hidden: a visible key may have a weight of 0; count the keys in the mask
+        shares = entropy[:, choice] / visible[choice].log() => shares = entropy[:, choice] /
+        (weights > 0).sum(dim=-1)[:, choice].log()
+    ratio of sums: divide each row by its own ln n, then take the mean over the rows
+        shares.mean(dim=-1) => entropy[:, choice].sum(dim=-1) / visible[choice].log().sum()
+    the sum over the rows, not their mean: a longer text would have a larger number
+        shares.mean(dim=-1) => shares.sum(dim=-1)
+    the mean over the keys, not their sum: the entropy of a row is the sum of -w ln w
+        (weights).sum(dim=-1) => (weights).mean(dim=-1)
+    mean over another axis: one number for each head, the mean over its rows
+        shares.mean(dim=-1) => shares.mean()
+        shares.mean(dim=-1) => shares.mean(dim=0)
+        shares.mean(dim=-1) => shares
+    the largest row, not the mean: the task asks for the mean over the rows
+        shares.mean(dim=-1) => shares.amax(dim=-1)
+    mean of the rows first: sharp rows that look at different keys have an even mean; take the
+    entropy of each
+        torch.special.entr(weights) => torch.special.entr(weights.mean(dim=1,
+        keepdim=True).expand_as(weights))
     """
     visible = mask.sum(dim=-1)  # (T_q, T_k) -> (T_q,)
     choice = visible >= 2
@@ -154,6 +186,29 @@ def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
         [*range(1 - length, 0), *range(1, length)] => [-1, 1]
         [*range(1 - length, 0), *range(1, length)] => [-1]
         [*range(1 - length, 0), *range(1, length)] => [1]
+    largest weight of a column: a query is a row, so the argmax is over the last axis, the keys
+        argmax(dim=-1) => argmax(dim=-2)
+    counts, not shares: divide by how many queries have a gold key
+        .double().mean(dim=0) => .sum(dim=0)
+    mean over the heads: accuracy has a number for each head
+        .double().mean(dim=0) => .double().mean()
+    mean over sentences: all queries of all sentences count alike, so do not take the mean of each
+    sentence first
+        right.transpose(1, 2)[has_gold].double().mean(dim=0) => (right.sum(dim=-1) /
+        has_gold.sum(dim=-1, keepdim=True)).nanmean(dim=0)
+    a k for each sentence: the rule knows no sentence; take the k that is best for all of them
+    together
+        torch.stack([gold.diagonal(k, dim1=1, dim2=2).sum() for k in offsets]) =>
+        torch.stack([gold.diagonal(k, dim1=1, dim2=2).sum(-1) for k in offsets]).amax(0).sum()
+    an offset that wraps round: roll takes the last word to the first; where there is no word k
+    further on, the rule misses
+        dim2=2).sum() => dim2=2).sum() + gold.diagonal(k - length, dim1=1, dim2=2).sum()
+    left and right added up: the rule goes k words to the right, or to the left, and not both
+        dim2=2).sum() => dim2=2).sum() + gold.diagonal(-k, dim1=1, dim2=2).sum()
+    divided by the words that have a neighbour: a rule that runs out of the sentence misses; divide
+    by all queries that have a gold key
+        dim2=2).sum() => dim2=2).double().mean()
+        and / has_gold.sum() =>
     """
     length = weights.size(-1)
     own = torch.eye(length, dtype=torch.bool)
@@ -216,6 +271,36 @@ def measured_rollout(weights: Tensor, by_head: Tensor, own_share: Tensor) -> Ten
     all heads alike: each head counts by_head[l, h], which need not be 1 / H
         (shares[:, None, None] * layer).sum(dim=0) => layer.mean(dim=0)
         (shares[:, None, None] * layer).sum(dim=0) => layer.sum(dim=0)
+        (shares[:, None, None] * layer).sum(dim=0) => layer.amax(dim=0)
+    by_head divided by H: it is 1 in all already, so add up the heads, each times its number
+        (shares[:, None, None] * layer).sum(dim=0) => (shares[:, None, None] * layer).mean(dim=0)
+    one head alone: each head counts by_head[l, h]; add up all of them
+        (shares[:, None, None] * layer).sum(dim=0) => layer[shares.argmax()]
+    own share and rest exchanged: own_share is what a position keeps, 1 - own_share what it takes
+        own * identity + (1 - own) * heads => (1 - own) * identity + own * heads
+    the whole kept: a position keeps own_share of what it was, not all of it
+        own * identity + => identity +
+    rows divided afterwards: take 1 - own_share of the heads, and no row needs to be divided
+        own * identity + (1 - own) * heads => (own * identity + heads) / (1 + own)
+        (1 - own) * heads => heads
+        and return rollout => return rollout / rollout.sum(-1, True)
+    pattern transposed: rows of weights are queries; row i says what position i takes
+        * layer).sum(dim=0) => * layer).sum(dim=0).T
+    result transposed: row i of the result says how much of each input word is in position i
+        return rollout => return rollout.T
+    multiplied place by place: layers follow one another as a matrix product, @
+        step @ rollout => step * rollout
+    layers added up: a layer mixes what the layer before has mixed: step @ rollout
+        step @ rollout => step + rollout
+        step @ rollout => step + rollout
+        and return rollout => return (rollout - identity) / len(weights)
+    only the last layer: begin with what the layers before have mixed: step @ rollout
+        step @ rollout => step
+    last layer left out: all L layers follow one another
+        zip(weights, by_head, own_share, strict=True) => zip(weights[:-1], by_head, own_share)
+    begun with another matrix: before the first layer each position is its own word, the identity
+        rollout = identity => rollout = 0 * identity
+        rollout = identity => rollout = torch.ones_like(identity)
     """
     identity = torch.eye(weights.size(-1), dtype=weights.dtype)
     rollout = identity
@@ -281,6 +366,40 @@ def patch_head(
         / lost => / clean_difference
     share lost, not restored: what came back is patched - corrupted
         (difference - corrupted_difference) / => (clean_difference - difference) /
+    another head: heads are counted from 0; head h has the columns h · d_v to (h + 1) · d_v
+        == patched => == patched - 1
+        == patched => == (patched + 1) % num_heads
+    more than one head: the columns end before (h + 1) · d_v, and begin at h · d_v
+        == patched => <= patched
+    only the last position patched: earlier positions are patched as well, since the task says all
+    of them
+        torch.where(columns, clean, corrupted) => torch.where(columns & (torch.arange(clean.size(1))
+        == clean.size(1) - 1)[:, None], clean, corrupted)
+    not divided: restored is a share of what was lost, clean - corrupted
+        / lost =>
+    upside down: what came back, patched - corrupted, stands above; what was lost below
+        (difference - corrupted_difference) / lost => lost / (difference - corrupted_difference)
+    sign: what came back is patched - corrupted, not the other way round
+        (difference - corrupted_difference) / => (corrupted_difference - difference) /
+    divided by the corrupted difference: what can come back is clean - corrupted, so divide by that
+        / lost => / corrupted_difference
+    mean of the ratios: take the mean of each difference over the texts first, then divide
+        .mean() =>
+        and (difference - corrupted_difference) / lost => ((difference - corrupted_difference) /
+        lost).mean()
+    a number for each text: take the mean of each difference over the texts
+        .mean() =>
+    all positions measured: the logit difference is that of the last position
+        [:, -1] =>
+    another position than the last measured: the answer comes at the last one, [:, -1]
+        [:, -1] => [:, 0]
+    w_o transposed: it is used as x @ w_o here, and not as nn.Linear does
+        corrupted) @ w_o => corrupted) @ w_o.T
+        and clean @ w_o => clean @ w_o.T
+        and corrupted @ w_o => corrupted @ w_o.T
+    corrupted overwritten: mixed = corrupted is the same tensor by another name; corrupted.clone()
+    is a copy
+        ((corrupted @ w_o) => ((torch.where(columns, clean, corrupted) @ w_o)
     """
     d_v = len(w_o) // num_heads
     columns = torch.arange(len(w_o)) // d_v == patched  # (d_model,): those of the head
@@ -324,6 +443,7 @@ def direct_logit_attribution(
     each head divided by its own deviation: in the model the whole stream was divided by one number,
     so a head that adds little counts little
         stream.std => added.std
+        centred / spread => torch.nn.functional.layer_norm(added, added.shape[-1:])
     no division: the last norm divides by the deviation of the stream, at each position by its own
         centred / spread => centred
     mean of the head left in: the last norm takes the mean off the stream, so off each part of it
@@ -340,6 +460,38 @@ def direct_logit_attribution(
         right]
     every H-th row of w_o: the d_v rows of a head stand together, from h * d_v on
         w_o.unflatten(0, (len(heads), -1)) => w_o.unflatten(0, (-1, len(heads))).transpose(0, 1)
+    no norm at all: what a head adds loses its mean and is divided by the deviation of the stream
+        centred / spread => added
+    mean of the stream taken off: take off the mean of what the head added; only the deviation is
+    the stream's
+        added - added.mean(dim=-1, keepdim=True) => added - stream.mean(dim=-1, keepdim=True)
+    divided by the variance: the deviation is its root
+        .std(dim=-1, correction=0) => .var(dim=-1, correction=0)
+    norm over the wrong axis: each position has a mean and a deviation of its own, over d_model
+        stream.std(dim=-1, correction=0)[..., None] => stream.std(correction=0)
+        stream.std(dim=-1, correction=0)[..., None] => stream.std(dim=0, correction=0)
+        and added.mean(dim=-1, keepdim=True) => added.mean(dim=1, keepdim=True)
+    deviation without the mean: subtract the mean of the stream before you square
+        stream.std(dim=-1, correction=0)[..., None] => stream.square().mean(dim=-1,
+        keepdim=True).sqrt()
+        stream.std(dim=-1, correction=0)[..., None] => stream.square().mean(dim=-1,
+        keepdim=True).sqrt()
+        and centred / spread => added / spread
+    less the best other word: the task takes off the mean of the logits of all words
+        - logits.mean(dim=-1) => - logits.scatter(-1, right.expand(len(heads), -1)[..., None],
+        -math.inf).amax(dim=-1)
+    mean of the other words: the mean is over all V words, the right one included
+        - logits.mean(dim=-1) => - (logits.sum(dim=-1) - logits[:, places, right]) /
+        (logits.size(-1) - 1)
+    the sum over the positions: the share of a head is a mean over them
+        shares.mean(dim=-1) => shares.sum(dim=-1)
+    only the last position: the share of a head is a mean over all positions
+        shares.mean(dim=-1) => shares[:, -1]
+    right words of all positions at each: logits[:, right] takes all of them; index the positions,
+    too
+        logits[:, places, right] => logits[:, :, right].mean(dim=-1)
+    rows of head 0 for all: head h has the rows h * d_v to (h + 1) * d_v of w_o
+        w_o.unflatten(0, (len(heads), -1)) => w_o[:heads.size(-1)]
     """
     added = heads @ w_o.unflatten(0, (len(heads), -1))  # (H, T, d_v) -> (H, T, d_model)
     centred = added - added.mean(dim=-1, keepdim=True)
@@ -394,6 +546,41 @@ def composed_scores(
         / math.sqrt(w_k.size(-1)) =>
     K Qᵀ instead of Q Kᵀ: rows belong to queries, columns to keys
         asks @ w_q @ (answers @ w_k).T => answers @ w_k @ (asks @ w_q).T
+    written on neither side: in by_keys the keys are made of what was written, in by_queries the
+    queries
+        scores_between(x, written, w_q, w_k), scores_between(written, x, w_q, w_k) =>
+        scores_between(x, x, w_q, w_k), scores_between(x, x, w_q, w_k)
+    written counted on both sides: one side is made of what was written alone, the other of x alone
+        scores_between(x, written, w_q, w_k), scores_between(written, x, w_q, w_k) =>
+        scores_between(x + written, written, w_q, w_k), scores_between(written, x + written, w_q,
+        w_k)
+    all four parts: of the sum x + written each takes one part: x on one side, what was written on
+    the other
+        scores_between(x, written, w_q, w_k), scores_between(written, x, w_q, w_k) =>
+        scores_between(x + written, x + written, w_q, w_k), scores_between(x + written, x + written,
+        w_q, w_k)
+    divided by another size than √d_k: a score is a sum of d_k products; divide by the root of that
+        math.sqrt(w_k.size(-1)) => w_k.size(-1)
+        math.sqrt(w_k.size(-1)) => math.sqrt(w_k.size(0))
+        math.sqrt(w_k.size(-1)) => math.sqrt(3)
+    softmax of the scores: the task asks for the scores; parts of a score add up, parts of a softmax
+    do not
+        return asks => return (asks
+        and math.sqrt(w_k.size(-1)) => math.sqrt(w_k.size(-1))).softmax(dim=-1)
+    w_q and w_k exchanged: who asks goes through w_q, who answers through w_k
+        asks @ w_q @ (answers @ w_k).T => asks @ w_k @ (answers @ w_q).T
+    a mask: there is none here, so that no score is -inf
+        return asks => return (asks
+        and math.sqrt(w_k.size(-1)) => math.sqrt(w_k.size(-1))).masked_fill(torch.ones(len(asks),
+        len(asks)).triu(1) > 0, -math.inf)
+    by_keys transposed: by_queries has queries of its own, made by w_q from what was written
+        scores_between(written, x, w_q, w_k) => scores_between(x, written, w_q, w_k).T
+    weights applied twice: the lower head takes its weights once, of its values
+        weights @ x @ w_v => weights @ weights @ x @ w_v
+    a norm: there are no norms here
+        scores_between(x, written, w_q, w_k), scores_between(written, x, w_q, w_k) =>
+        scores_between(x, torch.nn.functional.layer_norm(written, written.shape[-1:]), w_q, w_k),
+        scores_between(torch.nn.functional.layer_norm(written, written.shape[-1:]), x, w_q, w_k)
     """
     written = weights @ x @ w_v @ w_o  # (T, T) @ (T, d_model) -> (T, d_v) -> (T, d_model)
     return scores_between(x, written, w_q, w_k), scores_between(written, x, w_q, w_k)

@@ -27,6 +27,8 @@ PAST = """
         key_position <= query_position => key_position >= query_position
     True = hidden: here True means may attend; nn.MultiheadAttention differs
         key_position <= query_position => key_position > query_position
+    rows for all keys: there are query_length queries, so as many rows
+        up_to_itself(query_length, key_length) => up_to_itself(key_length, key_length)
 """
 
 
@@ -62,6 +64,10 @@ def prefix_mask(prefix_length: int, query_length: int, key_length: int) -> Tenso
         for j in range(T_k):
             mask[i, j] = j <= position or j < prefix_length
 
+    mask inverted: True means may attend, here as in F.scaled_dot_product_attention; yours is True
+    where it hides
+        return past | (torch.arange(key_length) < prefix_length) => return ~(past |
+        (torch.arange(key_length) < prefix_length))
     prefix read word by word: a word of the prefix sees all of it, also what comes later in it
         | (torch.arange(key_length) < prefix_length) =>
     only the prefix visible: two reasons to be visible are joined by |, not by &
@@ -72,6 +78,23 @@ def prefix_mask(prefix_length: int, query_length: int, key_length: int) -> Tenso
     behind it
         | (torch.arange(key_length) < prefix_length) => | (torch.arange(query_length) + key_length -
         query_length < prefix_length)[:, None]
+    one word too few in the prefix: it is the keys 0 to prefix_length - 1: j < prefix_length
+        < prefix_length => < prefix_length - 1
+    rows and columns exchanged: a row belongs to a query, a column to a key
+        return past | (torch.arange(key_length) < prefix_length) => return (past |
+        (torch.arange(key_length) < prefix_length)).mT
+    nothing hidden: a word may not see what comes after it, if that is not in the prefix
+        past | => True | past |
+    the past left out: a word also sees itself and all words before it, not only the prefix
+        past | => past & False |
+    prefix at the end: it is the first words of the text, the keys 0 to prefix_length - 1
+        (torch.arange(key_length) < prefix_length) => (torch.arange(key_length) >= key_length -
+        prefix_length)
+    prefix hidden from the words after it: they see all words before them, and the prefix comes
+    before
+        return past | (torch.arange(key_length) < prefix_length) => return (past |
+        (torch.arange(key_length) < prefix_length)) & ((torch.arange(query_length) + key_length -
+        query_length < prefix_length)[:, None] == (torch.arange(key_length) < prefix_length))
     """
     past = up_to_itself(query_length, key_length)
     return past | (torch.arange(key_length) < prefix_length)  # (T_q, T_k) and (T_k,)
@@ -101,6 +124,14 @@ def combined_mask(lengths: Tensor, query_length: int, key_length: int) -> Tensor
             for j in range(T_k):
                 mask[b, 0, i, j] = j <= i + T_k - T_q and j < lengths[b]
 
+    mask inverted: True means may attend, here as in F.scaled_dot_product_attention; yours is True
+    where it hides
+        return past & real[:, None, None, :] => return ~(past & real[:, None, None, :])
+        return past & real[:, None, None, :] => return ~past & ~real[:, None, None, :]
+    padding inverted: True means may attend, so a key must be below lengths[b]
+        torch.arange(key_length) < lengths => torch.arange(key_length) >= lengths
+    | for &: a key must be in the past and be a real word; with | one of the two is enough
+        past & real => past | real
     padded queries hidden: hide padded keys only: a query that sees nothing has no softmax, and NaN
     reaches every weight
         real[:, None, None, :] => real[:, None, key_length - query_length:, None]
@@ -113,6 +144,13 @@ def combined_mask(lengths: Tensor, query_length: int, key_length: int) -> Tensor
         & real[:, None, None, :] => & (real[:, None, None, :] | True)
     causal part left out: real words of the future must be hidden as well
         past & real[:, None, None, :] => real[:, None, None, :].repeat(1, 1, query_length, 1)
+    head axis in another place: (B, 1, T_q, T_k), behind the batch: [:, None]
+        return past & real[:, None, None, :] => return (past & real[:, None, :])[None]
+        return past & real[:, None, None, :] => return (past & real[:, None, :])[..., None]
+    one length for all: each sequence has a length of its own, lengths[b]
+        < lengths[:, None] => < lengths[:1, None].expand(len(lengths), 1)
+    padding in front: here the real words come first, and the padding at the end
+        < lengths[:, None] => >= key_length - lengths[:, None]
     """
     real = torch.arange(key_length) < lengths[:, None]  # (T_k,), (B, 1) -> (B, T_k)
     past = up_to_itself(query_length, key_length)
@@ -167,6 +205,48 @@ def next_word_probabilities(logits: Tensor, temperature: float, top_k: int) -> T
         logits[:, -1] => logits.mean(dim=1)
         logits[:, -1] => logits
         and [:, :top_k] => [..., :top_k]
+        logits[:, -1] => logits[:, -2]
+    temperature without effect: the logits are divided by it; subtracted from logits, or dividing
+    probabilities, it changes nothing
+        logits[:, -1] / temperature => logits[:, -1]
+    hidden words with a logit of 0: e⁰ = 1 is a chance like any other; only e to -inf is 0
+        -math.inf => 0.0
+    one word too few: exactly top_k words stay, the k-th among them: >= the k-th largest, not > (at
+    a tie, choose by rank)
+        order[:, :top_k] => order[:, :top_k - 1]
+    one word too many: the ranks 0 to top_k - 1 stay: <, not <=
+        order[:, :top_k] => order[:, :top_k + 1]
+    the smallest kept: descending=True puts the largest logit first
+        descending=True => descending=False
+    order taken for rank: argsort says which word comes first, not which place a word has; scatter,
+    or argsort once more
+        torch.ones_like(scaled, dtype=torch.bool).scatter(-1, order[:, :top_k], value=False) =>
+        order >= top_k
+    the kept words hidden: hide all but the first top_k
+        torch.ones_like => torch.zeros_like
+        and value=False => value=True
+    softmax over the wrong axis: each text shares out 1 over the words, the last axis
+        softmax(dim=-1) => softmax(dim=0)
+        softmax(dim=-1) => softmax(dim=0).nan_to_num(0)
+    softmax missing: these are logits; a probability is e to its logit, divided by the sum of these
+        .softmax(dim=-1) =>
+    logarithms: softmax gives probabilities, log_softmax their logarithms
+        softmax(dim=-1) => log_softmax(dim=-1)
+    top-k not applied: all words but top_k get a probability of exactly 0; masked_fill makes a new
+    tensor
+        scaled.masked_fill(hidden, -math.inf) => scaled
+    only the largest word: top_k words may be drawn; that with the largest logit is the greedy
+    choice
+        order[:, :top_k] => order[:, :1]
+    of equal words the later kept: the words with the smaller numbers stay, as with stable=True;
+    flip turns that round
+        scaled.argsort(dim=-1, descending=True, stable=True) => scaled.argsort(dim=-1,
+        stable=True).flip(-1)
+    in the order of their size: column v belongs to word v, so put the probabilities back where
+    their words stand
+        scaled.masked_fill(hidden, -math.inf) => scaled.topk(top_k).values
+        scaled.masked_fill(hidden, -math.inf) => scaled.masked_fill(hidden, -math.inf).sort(dim=-1,
+        descending=True).values
     """
     scaled = logits[:, -1] / temperature  # (B, T, V) -> (B, V)
     order = scaled.argsort(dim=-1, descending=True, stable=True)
@@ -218,11 +298,17 @@ def cached_step(
     new word does not see itself: its own key and value belong to what it attends to: append first,
     then attend
         (query, keys, values) => (query, past_keys, past_values)
+    positions left out: add the row of the new word's position to its embedding, before all else
+        + positions[past_keys.size(1)] =>
+    more than one position: one row, T, is added, and to all words of the batch alike
+        positions[past_keys.size(1)] => positions[:past_keys.size(1) + 1].sum(0)
+        positions[past_keys.size(1)] => positions.mean(0)
+        positions[past_keys.size(1)] => positions[:len(word)]
     another position than T: the cache holds positions 0 to T - 1, so the new word stands at T
         positions[past_keys.size(1)] => positions[0]
-        + positions[past_keys.size(1)] =>
         positions[past_keys.size(1)] => positions[max(past_keys.size(1) - 1, 0)]
         positions[past_keys.size(1)] => positions[past_keys.size(1) + 1]
+        positions[past_keys.size(1)] => positions[-1]
     position missing in a part: query, key and value are all made of x, the word with its position
     added
         x @ w_q, x @ w_k, x @ w_v => x @ w_q, x @ w_k, word[:, None] @ w_v
@@ -231,6 +317,25 @@ def cached_step(
         x @ w_q, x @ w_k, x @ w_v => x @ w_q, word[:, None] @ w_k, word[:, None] @ w_v
         x @ w_q, x @ w_k, x @ w_v => word[:, None] @ w_q, x @ w_k, word[:, None] @ w_v
         x @ w_q, x @ w_k, x @ w_v => word[:, None] @ w_q, word[:, None] @ w_k, x @ w_v
+    multiplied by the position: it is added to the embedding
+        word + positions => word * positions
+    positions added to the cache again: the cached keys were made of words that had their positions
+    already
+        [past_keys, key] => [past_keys + positions[:past_keys.size(1)] @ w_k, key]
+    w_q and w_k exchanged: the query is x @ w_q, the key x @ w_k
+        x @ w_q, x @ w_k, x @ w_v => x @ w_k, x @ w_q, x @ w_v
+    divided by √d_v: a dot product of query and key has d_k terms, whatever the size of a value
+        math.sqrt(query.size(-1)) => math.sqrt(value.size(-1))
+    softmax over the batch: each query shares out 1 over its own keys
+        masked_softmax(scores, mask) => torch.softmax(scores, dim=0)
+    axis of size 1 left: the query had an axis for its position; take it off the output: output[:,
+    0]
+        output[:, 0] => output
+    oldest word dropped: the cache grows by one; it loses nothing here
+        [past_keys, key] => [past_keys[:, 1:], key]
+        and [past_values, value] => [past_values[:, 1:], value]
+    only the new key and value returned: the next step needs all of them
+        (output[:, 0], keys, values) => (output[:, 0], key, value)
     """
     x = (word + positions[past_keys.size(1)])[:, None]  # (B, d_model) -> (B, 1, d_model)
     query, key, value = x @ w_q, x @ w_k, x @ w_v
@@ -295,8 +400,10 @@ def merge_tiles(
         (largest_a - finite).exp() => 1
         and (largest_b - finite).exp() => 1
         (largest_b - finite).exp() => 1
+        return (largest, total, => return (largest, total_a + total_b,
     not divided by the new total: a weighted sum is no mean yet: divide it by the new total
         weighted / total.masked_fill(total == 0, 1)[:, None] => weighted
+        weighted / total.masked_fill(total == 0, 1)[:, None] => mean_a + mean_b
     total not rescaled in the mean: the weights of the means are the rescaled totals, as in the new
     total
         part_a[:, None] * mean_a + part_b[:, None] => total_a[:, None] * mean_a + total_b[:, None]
@@ -306,6 +413,37 @@ def merge_tiles(
         total.masked_fill(total == 0, 1) => total
         largest.masked_fill(largest == -math.inf, 0) => largest
         and total.masked_fill(total == 0, 1) => total
+    exponent the wrong way round: multiply by exp(own largest - new largest), which is at most 1
+        (largest_a - finite).exp() => (finite - largest_a).exp()
+        and (largest_b - finite).exp() => (finite - largest_b).exp()
+    tiles exchanged: each total is rescaled by the largest score of its own tile
+        part_a = total_a * (largest_a - finite).exp() => part_a = total_a * (largest_b -
+        finite).exp()
+        and part_b = total_b * (largest_b - finite).exp() => part_b = total_b * (largest_a -
+        finite).exp()
+    new largest not subtracted: a total is relative to a largest score; the new one to the new
+    largest
+        (largest_a - finite).exp() => largest_a.exp()
+        and (largest_b - finite).exp() => largest_b.exp()
+    exp left out: a total is multiplied by exp(own - new), not by own - new
+        .exp() =>
+    exp overflows: e^1000 is inf, and inf / inf NaN; take exp of own - new, which is at most 0
+        (largest_a - finite).exp() => largest_a.exp() / finite.exp()
+        and (largest_b - finite).exp() => largest_b.exp() / finite.exp()
+    totals left out of the mean: a tile with a larger total has more weight in the mean
+        part_a[:, None] * mean_a + part_b[:, None] => (part_a / total_a)[:, None] * mean_a + (part_b
+        / total_b)[:, None]
+    mean of the means: it is weighed by the rescaled totals, and divided by their sum
+        weighted / total.masked_fill(total == 0, 1)[:, None] => (mean_a + mean_b) / 2
+    largest 0 where no key is seen: return -inf there, as the tiles do; 0 is only a help before exp
+        return (largest, => return (finite,
+    another largest: for each query the larger of the two
+        torch.maximum(largest_a, largest_b) => torch.minimum(largest_a, largest_b)
+        torch.maximum(largest_a, largest_b) => largest_a + largest_b
+        torch.maximum(largest_a, largest_b) => torch.maximum(largest_a.max(),
+        largest_b.max()).expand_as(largest_a)
+    the larger total: the totals are added, once both are rescaled
+        return (largest, total, => return (largest, torch.maximum(total_a, total_b),
     """
     largest = torch.maximum(largest_a, largest_b)
     finite = largest.masked_fill(largest == -math.inf, 0)  # -inf - -inf would be NaN
@@ -345,15 +483,52 @@ def causal_linear_attention(query: Tensor, key: Tensor, value: Tensor) -> Three:
         / (q @ total) =>
     state read before it is updated: a word sees itself: update state and total first, then read
         q @ state / (q @ total) => q @ (state - torch.outer(k, v)) / (q @ (total - k))
+        q @ state / (q @ total) => (q @ (state - torch.outer(k, v)) / (q @ (total -
+        k))).nan_to_num(0)
     whole text read, not the past: read at once after each update: later words must not be in the
     state
         torch.stack(outputs) => phi_q @ state / (phi_q @ total)[:, None]
     phi left out: phi of both, query and key: without it weights can be negative and the norm 0
         F.elu(query) + 1 => query
         and F.elu(key) + 1 => key
+        F.elu(query) + 1 => query
+        F.elu(key) + 1 => key
     elu without + 1: elu goes down to -1: add 1, and every weight is positive
         F.elu(query) + 1 => F.elu(query)
         and F.elu(key) + 1 => F.elu(key)
+    another function for phi: it is elu(x) + 1 here: x + 1 above 0, exp(x) below
+        F.elu(query) + 1 => F.relu(query)
+        and F.elu(key) + 1 => F.relu(key)
+        F.elu(query) + 1 => F.relu(query) + 1
+        and F.elu(key) + 1 => F.relu(key) + 1
+        F.elu(query) + 1 => query.exp()
+        and F.elu(key) + 1 => key.exp()
+    divided by the number of words: divide by the sum of the weights, phi(query) · total
+        / (q @ total) => / (len(outputs) + 1)
+    query left out of the norm: the sum of the weights is phi(query) · total, not the sum of total
+        / (q @ total) => / total.sum()
+    divided by √d_k: nothing is divided by that here, see the task
+        q @ state / => q @ state / math.sqrt(len(q)) /
+    softmax over the weights: phi has made them positive; divide each by the sum of its row
+        torch.stack(outputs) => (phi_q @ phi_k.T).masked_fill(~up_to_itself(len(key), len(key)),
+        -math.inf).softmax(dim=-1) @ value
+    softmax attention: the weight is phi(query) · phi(key), with no softmax
+        torch.stack(outputs) => attend(query, key, value, up_to_itself(len(key), len(key)))[0]
+    later words instead of earlier ones: word t may use the words up to t
+        torch.stack(outputs) => (w := (phi_q @ phi_k.T).triu()) / w.sum(dim=-1, keepdim=True) @
+        value
+    divided down the columns: the weights of a query are a row, and they sum to 1
+        torch.stack(outputs) => (w := (phi_q @ phi_k.T).tril()) / w.sum(dim=0) @ value
+    state transposed: it is (d_k, d_v): keys down, values across
+        outputs), state, total => outputs), state.T, total
+    state overwritten: add to what was there, since a query needs the sum over all words so far
+        state = state + torch.outer(k, v) => state = torch.outer(k, v)
+        state = state + torch.outer(k, v) => state = torch.outer(k, v)
+        and total = total + k => total = k
+    state divided: return the two sums as they are; only the output is divided
+        outputs), state, total => outputs), state / total[:, None], total
+    total counts the words: it is the sum of phi(key)
+        total = total + k => total = total + 1
     """
     phi_q, phi_k = F.elu(query) + 1, F.elu(key) + 1
     state = value.new_zeros(key.size(1), value.size(1))
@@ -422,6 +597,36 @@ def gated_memory_step(
         and F.normalize(key, dim=-1) => key
         F.normalize(query, dim=-1) => query
         F.normalize(key, dim=-1) => key
+    found by the query: the key asks what the memory has for it; the query reads at the end
+        key[:, None] @ faded => query[:, None] @ faded
+    read by the key: at the end the query reads the new memory
+        query[:, None] @ new_state => key[:, None] @ new_state
+    added, not taken off: subtract what the memory has from the value
+        value - found => value + found
+    sign: what is written is value - found, not found - value
+        value - found => found - value
+    1 - alpha in place of alpha: alpha is how much stays
+        alpha[:, None, None] * state => (1 - alpha[:, None, None]) * state
+    beta on what was found alone: it is for the whole difference
+        beta[:, None] * (value - found) => value - beta[:, None] * found
+    memory replaced: the outer product is added to the faded memory
+        faded + key => key
+    divided by √d_k: nothing is divided by that here, see the task
+        (query[:, None] @ new_state)[:, 0] => (query[:, None] @ new_state)[:, 0] /
+        math.sqrt(query.size(1))
+    length over the wrong axis: each head has a query and a key of its own; divide each by its own
+    length
+        F.normalize(query, dim=-1) => F.normalize(query, dim=0)
+        and F.normalize(key, dim=-1) => F.normalize(key, dim=0)
+        F.normalize(query, dim=-1) => query / query.norm()
+        and F.normalize(key, dim=-1) => key / key.norm()
+    another length: it is the root of the sum of the squares
+        F.normalize(query, dim=-1) => query / query.square().sum(-1, True)
+        and F.normalize(key, dim=-1) => key / key.square().sum(-1, True)
+        F.normalize(query, dim=-1) => query.softmax(-1)
+        and F.normalize(key, dim=-1) => key.softmax(-1)
+        F.normalize(query, dim=-1) => query / query.sum(-1, True)
+        and F.normalize(key, dim=-1) => key / key.sum(-1, True)
     """
     query = F.normalize(query, dim=-1)
     key = F.normalize(key, dim=-1)
@@ -434,12 +639,12 @@ def gated_memory_step(
 
 
 def induction_cases() -> list[Case]:
-    """N = 2, H = 3, T = 11: a block of 4 words and one of 3, repeated, and a word that is new; then
+    """N = 2, H = 3, T = 13: a block of 4 words and one of 3, repeated, and a word that is new; then
     no word but two."""
-    (scores,) = draw((2, 3, 11, 11))
-    hidden = ~up_to_itself(11, 11)
+    (scores,) = draw((2, 3, 13, 13))
+    hidden = ~up_to_itself(13, 13)
     weights = (3 * scores).masked_fill(hidden, -math.inf).softmax(dim=-1)
-    blocks = torch.stack([torch.arange(11) % 4, torch.arange(11) % 3])
+    blocks = torch.stack([torch.arange(13) % 4, torch.arange(13) % 3])
     blocks[:, -1] = 9
     return [
         Case("two blocks, repeated", (weights, blocks)),
@@ -482,6 +687,30 @@ def induction_score(weights: Tensor, tokens: Tensor) -> Tensor:
     mean of the places, not their sum: a perfect head scores 1 however often the block is repeated:
     sum each row
         .sum(dim=-1) => .sum(dim=-1) / gold.sum(-1).clamp(min=1)[:, None]
+    only one earlier occurrence: add up the weights after all earlier occurrences, not only after
+    the last, or the first
+        same.tril(diagonal=-1) => same.tril(diagonal=-1) &
+        (same.tril(diagonal=-1).flip(-1).cumsum(-1).flip(-1) == 1)
+        same.tril(diagonal=-1) => same.tril(diagonal=-1) & (same.tril(diagonal=-1).cumsum(-1) == 1)
+    mean of the texts' means: all words of all texts together: add up, then divide once
+        on_gold.sum(dim=(0, 2)) / asked.sum() => (on_gold.sum(dim=2) / asked.sum(dim=1,
+        keepdim=True)).mean(dim=0)
+    the largest weight, not the sum: add up the weights on all the places
+        (weights * gold[:, None]).sum(dim=-1) => (weights * gold[:, None]).amax(dim=-1)
+    hits counted, not weights: the score is weight on the places, whether it is the largest or not
+        (weights * gold[:, None]).sum(dim=-1) => gold[:, None].expand_as(weights).gather(-1,
+        weights.argmax(dim=-1, keepdim=True))[..., 0].double()
+    the sum over the words, not their mean: divide by how many words were asked
+        / asked.sum() =>
+    divided by the places: a word with two places is asked once: divide by how many words have one
+        asked.sum() => gold.sum()
+    a place that wraps round: roll takes the last mark of a row to the first key
+        F.pad(earlier, (1, 0))[..., :-1] => same.roll(1, -1).tril()
+    the query moved, not the key: the word that asks stays; it looks one place behind the earlier
+    one
+        F.pad(earlier, (1, 0))[..., :-1] => F.pad(earlier, (0, 0, 1, 0))[:, :-1]
+    rows and columns exchanged: the word that asks is the row, the place that it looks at the column
+        F.pad(earlier, (1, 0))[..., :-1] => F.pad(earlier, (1, 0))[..., :-1].mT
     """
     same = tokens[:, :, None] == tokens[:, None, :]  # (N, T, 1) and (N, 1, T) -> (N, T, T)
     earlier = same.tril(diagonal=-1)
@@ -493,9 +722,21 @@ def induction_score(weights: Tensor, tokens: Tensor) -> Tensor:
 
 
 def latent_cases() -> list[Case]:
-    """H = 3, d_k = 5, d_r = 2, d_c = 11, d_v = 7, T = 13."""
-    inputs = draw((3, 5), (3, 2), (13, 11), (13, 2), (3, 11, 5), (3, 11, 7))
-    return [Case("", tuple(2 * drawn for drawn in inputs))]
+    """H = 3, d_k = 5, d_r = 2, d_c = 11, d_v = 7, T = 8.
+
+    In the second case a key or a value, once made, is infinite. Even weights of latents that
+    cancel give 0, and so does a query of 0.
+    """
+    drawn = draw((3, 5), (3, 2), (8, 11), (8, 2), (3, 11, 5), (3, 11, 7))
+    huge = 2.0**600
+    long = []
+    for size, tensor in zip((0, 0, huge, 0, huge, huge), drawn, strict=True):
+        long.append(torch.full_like(tensor, size))
+    long[2][::2] *= -1
+    return [
+        Case("", tuple(2 * tensor for tensor in drawn)),
+        Case("long latents, for which keys and values would be infinite", tuple(long)),
+    ]
 
 
 @exercise("absorbed, weights, output", latent_cases)
@@ -537,6 +778,32 @@ def absorbed_attention(
         @ w_uv => @ w_uv[:1]
         w_uk @ query => w_uk[:1] @ query
         and @ w_uv => @ w_uv[:1]
+    keys or values made: in each head that takes T · d_c · d_k multiplications; compare absorbed
+    with the latents, and multiply by w_uv once, behind the sum
+        absorbed @ latents.T => (query[:, None] @ (latents @ w_uk).mT)[:, 0]
+        (found[:, None] @ w_uv)[:, 0] => (weights[:, None] @ (latents @ w_uv))[:, 0]
+        absorbed @ latents.T => (query[:, None] @ (latents @ w_uk).mT)[:, 0]
+        and (found[:, None] @ w_uv)[:, 0] => (weights[:, None] @ (latents @ w_uv))[:, 0]
+    divided by d_k + d_r: divide each score by the root of that
+        math.sqrt(size) => size
+    root of each, not of the sum: a whole query has d_k + d_r numbers: √(d_k + d_r)
+        math.sqrt(size) => (math.sqrt(query.size(1)) + math.sqrt(turned.size(1)))
+        absorbed @ latents.T + turned @ places.T => absorbed @ latents.T / math.sqrt(query.size(1))
+        + turned @ places.T / math.sqrt(turned.size(1))
+        and scores / math.sqrt(size) => scores
+    only one part divided: divide the sum of both parts once
+        turned @ places.T => turned @ places.T * math.sqrt(query.size(1) + turned.size(1))
+        absorbed @ latents.T => absorbed @ latents.T * math.sqrt(query.size(1) + turned.size(1))
+    softmax missing: these are scores; a weight is e to its score, divided by the sum of these over
+    the words
+        (absorbed, weights, output) => (absorbed, scores / math.sqrt(size), output)
+    one part of the query for all heads: head h has turned[h] of its own
+        turned @ places.T => turned[:1] @ places.T
+    values without w_uv: a head makes its values as latents @ w_uv[h], so its output, too, goes
+    through w_uv[h]
+        (absorbed, weights, output) => (absorbed, weights, found)
+    averaged, not added: the weights sum to 1 already, so add up the weighed latents
+        weights @ latents => weights @ latents / len(latents)
     """
     absorbed = (w_uk @ query[:, :, None])[..., 0]  # (H, d_c, d_k) @ (H, d_k, 1) -> (H, d_c)
     scores = absorbed @ latents.T + turned @ places.T  # -> (H, T)
@@ -548,15 +815,18 @@ def absorbed_attention(
 
 
 def draft_cases() -> list[Case]:
-    """n = 4, V = 7. The ratios p / q of the words: 0.73, 1.14, 0.47, 0.59."""
+    """n = 4, V = 7. The ratios p / q: 0.7, 1.1, 0.5, 0.6; where all stay 2.7, 3.9, 1.2, 10."""
     drafted, judged = draw((4, 7), (5, 7), seed=25)
-    inputs = (torch.tensor([0, 1, 1, 5]), (2 * drafted).softmax(-1), (2 * judged).softmax(-1))
-    luck = {
-        "the third word is refused": [0.1, 0.5, 0.6, 0.7],
-        "the first word is refused": [0.8, 0.8, 0.9, 0.9],
-        "all stay": [0.4, 0.7, 0.4, 0.5],
+    q, p = (2 * drafted).softmax(-1), (2 * judged).softmax(-1)
+    words_and_luck = {
+        "the third word is refused": ([0, 1, 1, 5], [0.1, 0.5, 0.6, 0.7]),
+        "the first word is refused": ([0, 1, 1, 5], [0.8, 0.95, 0.9, 0.9]),
+        "all stay": ([1, 6, 4, 6], [0.9, 0.6, 0.2, 0.8]),
     }
-    return [Case(name, (*inputs, torch.tensor(row).double())) for name, row in luck.items()]
+    cases = []
+    for name, (words, luck) in words_and_luck.items():
+        cases.append(Case(name, (torch.tensor(words), q, p, torch.tensor(luck).double())))
+    return cases
 
 
 @exercise("kept, probabilities", draft_cases)
@@ -587,6 +857,44 @@ def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tens
     not renormalised: what is missing sums to the chance of a refusal: divide by it
         missing / missing.sum() => missing
         missing / missing.sum() => missing.softmax(dim=-1)
+        missing / missing.sum() => missing / missing.max()
+    luck ignored: p >= q keeps the same words each time; word i stays with the chance p / q, if
+    luck[i] is below it
+        luck < p[places, words] / q[places, words] => p[places, words] >= q[places, words]
+    luck the wrong way round: the word stays if luck[i] is below the ratio
+        luck < p => luck > p
+    p alone: a word that was drafted with the chance q stays with p / q
+        p[places, words] / q[places, words] => p[places, words]
+    a difference for the ratio: word i stays if luck[i] is below p / q
+        p[places, words] / q[places, words] => p[places, words] - q[places, words]
+    no word refused: word i stays only if luck[i] is below p / q
+        luck < p[places, words] / q[places, words] => luck < 1
+    the largest word compared: a drafted word stays by chance, p / q, and not because it is the
+    largest of p
+        luck < p[places, words] / q[places, words] => p[places].argmax(dim=-1) == words
+    drawn again from q: what is missing is the positive part of p - q
+        (p[kept] - q[kept]).clamp(min=0) => q[kept]
+    |p - q|: only where p is above q is something missing: the positive part of p - q
+        (p[kept] - q[kept]).clamp(min=0) => (p[kept] - q[kept]).abs()
+    q - p: the large model's word is missing where p is above q
+        (p[kept] - q[kept]).clamp(min=0) => (q[kept] - p[kept]).clamp(min=0)
+    only the refused word taken out: other words may be above p in the draft as well: the positive
+    part of p - q
+        (p[kept] - q[kept]).clamp(min=0) => p[kept].index_fill(0, words[kept], 0)
+    refused word counted: kept is how many stay, without it
+        return (kept, missing / => return (kept + 1, missing /
+    another place than that of the refused word: it is drawn anew there, from p[kept] - q[kept]
+        p[kept] - q[kept] => p[kept + 1] - q[kept]
+        p[kept] - q[kept] => p[kept + 1] - q[(kept + 1).clamp(max=len(q) - 1)]
+        p[kept] - q[kept] => p[0] - q[0]
+    another row than the last of p: if all words stay, the next one is drawn by p[n], the row behind
+    them
+        return (kept, p[-1]) => return (kept, p[-2])
+        return (kept, p[-1]) => return (kept, p[0])
+        return (kept, p[-1]) => return (kept, (p[-2] - q[-1]).clamp(min=0) / (p[-2] -
+        q[-1]).clamp(min=0).sum())
+    all stay, unnoticed: argmin and argmax give 0 where no word is refused; ask for that first
+        stays.cumprod(dim=0).sum() => stays.long().argmin()
     """
     places = torch.arange(len(words))
     stays = luck < p[places, words] / q[places, words]  # (n, V) -> (n,)

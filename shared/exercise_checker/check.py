@@ -18,11 +18,43 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shared.exercise_checker.exercise import Case, Exercise, Function, mistakes
+from shared.exercise_checker.exercise import Case, Exercise, Function, mistakes, ways_in
 
 DONE, WRONG, NOT_WRITTEN = "done", "wrong", "not written yet"
 MARK_OF = {DONE: "+", NOT_WRITTEN: "-", WRONG: "x"}  # in what is printed
 SHARES = ("weights", "probabilities", "rollout")  # results whose rows sum to 1, or to 0
+ERRORS = """
+    another dtype: the inputs are float64, so give new tensors the dtype of an input
+        (dtype|scalar type).*([Dd]ouble|[Ff]loat) =>
+    a transpose is missing, or one is too many: in a @ b the last axis of a must be as long as the
+    last but one of b; key.transpose(-2, -1) exchanges the last two axes of key
+        shapes cannot be multiplied =>
+        first two dimensions of batch2 =>
+        size mismatch, got input =>
+    one yes or no asked of a whole tensor: write `if mask is not None:`, and ~, & and | where Python
+    has `not`, `and` and `or`
+        Boolean value of Tensor =>
+    the mask may be None: then nothing is hidden, so ask for that first
+        unary ~: 'NoneType' =>
+    axes that do not line up: they are compared from the last one on, and must be equally long, or
+    one of them 1, as [:, None] makes it
+        size of tensor a =>
+    view cannot reorder: after a transpose the numbers lie in memory as before; reshape copies them
+        view size is not compatible =>
+    a size must be a whole number: 6 / 2 is 3.0, and 6 // 2 is 3
+        but got float =>
+        'float' object cannot be interpreted as an integer =>
+    e to a large score is too large for a float: subtract the largest score of the row first
+        math range error =>
+    torch.cat needs tensors alike in all axes but the one in which they are joined: key[:, None]
+    gives a key an axis for its position
+        same number of dimensions: got =>
+        match except in dimension =>
+    dim, descending and stable must be given by their names
+        argsort.* takes =>
+    several results in one name: write output, weights = ...
+        'Tensor' and 'tuple' =>
+"""  # what torch says, in words
 
 
 @dataclass(frozen=True)
@@ -66,8 +98,9 @@ def failed(error: BaseException) -> Outcome:
         needs = f": it needs {inner}" if inner != outer else ""
         return Outcome(failure=NOT_WRITTEN, message=NOT_WRITTEN + needs)
     message = error_in_words(error, frames[0].filename if frames else "")
-    if re.search(r"(dtype|scalar type).*(double|float)", str(error), re.I | re.S):
-        message += "; the inputs are float64: give new tensors the dtype of an input"
+    for said, [(pattern, _)] in ways_in(ERRORS):
+        if re.search(pattern, message):
+            message = f"{said} ({message})"
     return Outcome(failure=type(error).__name__, message=message)
 
 
@@ -146,30 +179,40 @@ def difference_in_words(
     wrong = (distance > tolerance) | ((right == 0) & (given != 0))
     if not wrong.any():
         return ""
-    sums = sums_of_rows(name, actual, expected, tolerance) if name in SHARES else ""
+    share = name in SHARES
+    sums = sums_of_rows(name, given, right, tolerance) if share else ""
     if sums:
         return sums
     worst = int(torch.where(wrong, distance, -1.0).argmax())
     # NumPy's, since torch's own takes a second to start.
-    indices = ", ".join(str(i) for i in np.unravel_index(worst, actual.shape))
-    number = given.flatten()[worst]
-    text = f"{name}[{indices}] is {number:.6g}" if indices else f"{name} is {number:.6g}"
+    at = [int(i) for i in np.unravel_index(worst, actual.shape)]
+    number, expected_number = given.flatten()[worst], right.flatten()[worst]
+    text = f"{name}[{', '.join(map(str, at))}]" if at else name
+    if is_mask:
+        return f"{text} is {bool(number)}: True means that query {at[-2]} may see key {at[-1]}"
+    text += f" is {number:.6g}"
     if number.isnan():
         return f"{text}, not a number: 0 / 0, inf - inf and 0 · inf make it"
+    if share and expected_number == 0:
+        why = ": the mask hides it" if name == "weights" else ""
+        return f"{text}, and must be exactly 0{why}"
     if secret:
         return f"{text}, and that is not right"
-    return f"{text}, expected {right.flatten()[worst]:.6g}"
+    return f"{text}, expected {expected_number:.6g}"
 
 
-def sums_of_rows(name: str, actual: Tensor, expected: Tensor, tolerance: float) -> str:
+def sums_of_rows(name: str, given: Tensor, right: Tensor, tolerance: float) -> str:
     """Returns in words the first row of shares (..., T_k) with a wrong sum; "" if none, or NaN."""
-    sums, right = actual.double().sum(dim=-1), expected.double().sum(dim=-1)  # (..., T_k) -> (...)
-    off = (sums - right).abs() > actual.size(-1) * tolerance
-    if actual.isnan().any() or not off.any():
+    sums, expected = given.sum(dim=-1), right.sum(dim=-1)  # (..., T_k) -> (...)
+    off = (sums - expected).abs() > given.size(-1) * tolerance
+    if given.isnan().any() or not off.any():
         return ""
     row = tuple(off.nonzero()[0].tolist())
     which = f"row {', '.join(map(str, row))} of {name} sums" if row else f"the {name} sum"
-    return f"{which} to {sums[row]:.6g}, expected {right[row]:.4g}"
+    text = f"{which} to {sums[row]:.6g}: it must be {expected[row]:.4g}"
+    if row and torch.allclose(given.sum(dim=-2), torch.ones(()).double()):
+        text += "; each column does sum to 1, so it was divided along the wrong axis"
+    return text
 
 
 # ---- which mistake it is
@@ -184,24 +227,45 @@ class Report(NamedTuple):
 
 
 def check(exercise: Exercise, function: Function | None) -> Report:
-    """Try a reader's function on one case after the other, up to the first that goes wrong.
+    """Tries a reader's function, and what it calls from earlier exercises where it is wrong.
 
     function: None where the reader's file has none of that name.
     """
     if function is None:
         return Report(NOT_WRITTEN, f"{NOT_WRITTEN}: the file has no {exercise.name}")
-    cases = []
+    report = by_itself(exercise, function)
+    names = getattr(function, "__globals__", {})
+    earlier = exercise.solution.__globals__.get("EXERCISES", ())
+    for number, other in enumerate(earlier, start=1):
+        own = names.get(other.name)
+        if other.name == exercise.name or report.status != WRONG:
+            break
+        if own is None or by_itself(other, own).status != WRONG:
+            continue
+        names[other.name] = other.solution
+        rest = by_itself(exercise, function)
+        names[other.name] = own
+        if rest.text != report.text:  # so it calls it
+            text = f"your {other.name} (exercise {number}) is not right yet"
+            text += "" if rest.status == DONE else f". With a right one: {rest.text}"
+            return Report(WRONG, text, rest.mistake)
+    return report
+
+
+def by_itself(exercise: Exercise, function: Function) -> Report:
+    """Try a function on one case after the other, up to the first that goes wrong."""
+    right = 0  # cases
     for case in exercise.cases():
-        cases.append(case)
         outcome = call(exercise, function, case)
         problem, wrong = problem_of(exercise, outcome, case)
         if problem or outcome.changed:  # mistakes that show later will have their turn
             break
+        right += 1
     if outcome.failure == NOT_WRITTEN:
         return Report(NOT_WRITTEN, outcome.message)
     if problem:
         where = f" ({case.name})" if case.name else ""
-        known = recognise(exercise, cases, outcome, wrong)
+        known = recognise(exercise, function, right, wrong)
         mistake, _, _ = known.partition(": ")
         return Report(WRONG, known or problem + where, mistake)
     if outcome.changed:
@@ -211,41 +275,54 @@ def check(exercise: Exercise, function: Function | None) -> Report:
     return Report(DONE, DONE)
 
 
-def recognise(exercise: Exercise, cases: list[Case], given: Outcome, wrong: list[int]) -> str:
+def recognise(exercise: Exercise, function: Function, number: int, wrong: list[int]) -> str:
     """Returns name and hint of the mistake that gives what the reader's function gave, or "".
 
-    First one that gives all of its results, then one that gives a wrong one of them. In the cases
-    before the last one, the reader's function was right.
+    number: of the case in which it goes wrong. First a mistake that gives all of its results, then
+    one that gives a wrong one of them; of several, the one that is like it in later cases, too.
     """
-    *before, last = cases
+    cases = exercise.cases()
+    here = cases[number : number + 1]
     everything = slice(None)
     one_result = [slice(i, i + 1) for i in wrong]
+    known = ""
     with warnings.catch_warnings(action="ignore"):  # about what the reader did not write
         for parts in (everything, *one_result):
-            for name_and_hint, function in mistakes(exercise):
-                same = alike(given, call(exercise, function, last), parts, exercise.tolerance)
-                if not same or is_right(exercise, function, [last]):
+            for name_and_hint, mistake in mistakes(exercise):
+                if parts != everything and name_and_hint.startswith("returned in"):
+                    continue  # one result in another's place shows nothing
+                pair = (function, mistake, parts)
+                if not agree(exercise, here, *pair) or is_right(exercise, mistake, here):
                     continue  # a mistake that does not show here is another one
-                if is_right(exercise, function, before):
-                    return name_and_hint
+                if is_right(exercise, mistake, cases[:number]):
+                    known = known or name_and_hint
+                    if agree(exercise, cases[number + 1 :], *pair):
+                        return name_and_hint
+            if known:
+                return known
     return ""
+
+
+def agree(
+    exercise: Exercise, cases: list[Case], one: Function, other: Function, parts: slice
+) -> bool:
+    """Returns whether two functions fail alike, or give the same numbers in these results."""
+    for case in cases:
+        ours, theirs = call(exercise, one, case), call(exercise, other, case)
+        if ours.failure != theirs.failure:
+            return False
+        for a, b in zip(ours.tensors[parts], theirs.tensors[parts], strict=True):
+            if a.shape != b.shape:
+                return False
+            a, b = a.double(), b.double()
+            if not torch.allclose(a, b, rtol=0, atol=exercise.tolerance, equal_nan=True):
+                return False
+    return True
 
 
 def is_right(exercise: Exercise, function: Function, cases: list[Case]) -> bool:
     for case in cases:
         problem, _ = problem_of(exercise, call(exercise, function, case), case)
         if problem:
-            return False
-    return True
-
-
-def alike(one: Outcome, other: Outcome, parts: slice, tolerance: float) -> bool:
-    """Returns whether two calls failed alike, or gave the same numbers in these results."""
-    if one.failure != other.failure:
-        return False
-    for a, b in zip(one.tensors[parts], other.tensors[parts], strict=True):
-        if a.shape != b.shape:
-            return False
-        if not torch.allclose(a.double(), b.double(), rtol=0, atol=tolerance, equal_nan=True):
             return False
     return True

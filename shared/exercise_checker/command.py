@@ -66,7 +66,6 @@ def run_exercises(
             parser.error(f"a hint for which exercise? Its number comes first: {example}")
         print(hint(*chosen.popitem(), options.hint, stubs))
         return
-    functions = {each.name: each.solution for each in exercises}
     try:
         if options.handout:
             print(f"made {hand_out(stubs, options.handout)}")
@@ -74,15 +73,14 @@ def run_exercises(
         if options.grade:
             grade(options.grade, chosen)
             return
-        if not options.solutions:
-            functions = written_in(readers_file(stubs))
+        functions = written_in(readers_file(stubs))
         if options.train:
             sys.exit(not train_answer(list(chosen.values()), exercises, functions))
     except ValueError as error:
         parser.error(str(error))
     if report(chosen, functions, stubs):
         sys.exit(1)
-    if chosen == known and not options.solutions:
+    if chosen == known:
         print(f"\n{textwrap.fill(afterwards, PRINTED_WIDTH)}")
 
 
@@ -97,7 +95,6 @@ def parser_for(description: str) -> argparse.ArgumentParser:
     explained = ", ".join(f"{n}: {what}" for n, what in HINTS.items())
     show = f"check nothing, show {explained}"
     add("--hint", nargs="?", const="1", choices=HINTS, help=show)
-    add("--solutions", action="store_true", help="check the reference solutions instead of yours")
     train = "train it in the toy model: what does it find, or cost? Plain loops take minutes"
     add("--train", action="store_true", help=train)
     add("--handout", type=Path, metavar="FOLDER", help="for teachers: write the tasks alone there")

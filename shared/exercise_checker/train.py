@@ -160,7 +160,7 @@ def roles_of_heads(trained: Trained, make: MakeAttention) -> list[str]:
         tried = roles.nearest_rule(halves, layer, head)
         rule = tried.worse
         share = f"{rule.name} {rule.share:.2f}"
-        lines.append(share if tried.passed else f"no role: {share} of {rule.needed:.2f}")
+        lines.append(share if tried.passed else f"no name: {share} of {rule.needed:.2f}")
     return lines
 
 

@@ -26,7 +26,7 @@ from phase4_causal.induction.induction_scores import after_earlier_occurrence
 from shared import attention_utils, paths, toy_model
 from shared.attention_utils import padding_mask
 from shared.exercise_checker import command, grade, train
-from shared.exercise_checker.check import DONE, NOT_WRITTEN, call, check
+from shared.exercise_checker.check import DONE, NOT_WRITTEN, by_itself, call, check
 from shared.exercise_checker.exercise import mistakes
 from shared.exercise_checker.files import written_in
 from shared.exercise_checker.train import WAYS, ReadersAttention
@@ -35,7 +35,7 @@ from shared.head_statistics import relation_weight
 from shared.tests.faults import planted
 from shared.tests.helpers import near
 from shared.tests.test_lessons import changes
-from shared.tests.wrong_answers import RIGHT, WRONG, prefixed, soft
+from shared.tests.wrong_answers import RIGHT, WRONG, past, prefixed, soft
 from shared.training import recipes
 from shared.training.objectives import corpus
 
@@ -74,7 +74,7 @@ def test_mistakes_run_and_are_known_by_their_name(name):
         assert not call(one, function, one.cases()[0]).failure, (
             f"must run in the first case: {said}"
         )
-        assert check(one, function).text == said and len(said.split(": ", 1)[1]) > 20
+        assert by_itself(one, function).text == said and len(said.split(": ", 1)[1]) > 20
 
 
 ANSWERS = []
@@ -294,22 +294,22 @@ SAID = [
     ),
     (SELF, lambda *a: (*SELF.solution(*a), 1), "must return output, weights: got 3 values"),
     (SELF, lambda *a: (None, SELF.solution(*a)[1]), "output must be a tensor or numbers: got None"),
-    (SELF, lambda x, q, *_: (x @ q, x @ x.T), r"^row 0 of weights sums to .*, expected 1"),
+    (SELF, lambda x, q, *_: (x @ q, x @ x.T), r"^row 0 of weights sums to .*: it must be 1"),
     (
         SELF,
         lambda x, q, *_: x @ torch.ones(11, 3),
-        "; the inputs are float64: give new tensors the dtype of an input",
+        "^another dtype: the inputs are float64, so give new tensors the dtype of an input",
     ),
     (SELF, lambda x, q, k, v, mask: (~mask, x), r"NoneType.* \(without a mask\)$"),
     (
         SOFTMAX,
         lambda s, m: soft(s, m) * 0.5,
-        r"^row 0 of weights sums to 0.5, expected 1 \(some keys hidden\)$",
+        r"^row 0 of weights sums to 0.5: it must be 1 \(some keys hidden\)$",
     ),
     (
         SOFTMAX,
         lambda s, m: soft(s, m) + ~m * 1e-9,
-        r"weights\[.*\] is 1e-09, expected 0 \(some keys hidden\)",
+        r"weights\[.*\] is 1e-09, and must be exactly 0: the mask hides it \(some keys hidden\)",
     ),
     (SOFTMAX, lambda s, m: sys.exit("stop"), "^SystemExit in line "),
     (
@@ -344,8 +344,8 @@ SAID = [
     ),
     (
         BY_NAME["prefix_mask"],
-        lambda p, q, k: torch.ones(q, k).bool(),
-        r"^mask\[0, 3\] is 1, expected 0",
+        lambda p, q, k: prefixed(p, past(q, k)).index_fill(0, torch.tensor([1]), True),
+        r"^mask\[1, 3\] is True: True means that query 1 may see key 3",
     ),
 ]
 
@@ -368,6 +368,48 @@ def test_of_two_mistakes_the_first_is_named():
         return weights @ x @ v * 3, weights
 
     assert check(SELF, two_mistakes).text.startswith("not divided by √d_k: ")
+
+
+A_WRONG_SOFTMAX = """
+import torch
+def masked_softmax(scores, mask):
+    return (scores * mask).softmax(0)
+def self_attention(x, w_q, w_k, w_v, mask=None):
+    mask = torch.ones(len(x), len(x)).bool() if mask is None else mask
+    weights = masked_softmax((x @ w_q) @ (x @ w_k).T / SIZE, mask)
+    return weights @ (x @ w_v), weights
+"""
+BLAMED = "your masked_softmax (exercise 2) is not right yet"
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        ("w_q.size(1) ** 0.5", BLAMED),
+        ("w_q.size(1)", f"{BLAMED}. With a right one: divided by d_k: divide by its root"),
+    ],
+)
+def test_a_wrong_exercise_is_found_where_a_later_one_calls_it(size, said):
+    names = {}
+    exec(A_WRONG_SOFTMAX.replace("SIZE", size), names)
+    own = names["masked_softmax"]
+    assert check(SELF, names["self_attention"]).text.startswith(said)
+    assert names["masked_softmax"] is own
+
+
+RAW = {  # what torch says of it -> what the checker says before
+    "one yes or no asked of a whole tensor": lambda s, m: soft(s, m) if m else s,
+    "a transpose is missing, or one is too many": lambda s, m: s @ s,
+    "axes that do not line up": lambda s, m: s + m.T,
+    "view cannot reorder": lambda s, m: s.T.view(35),
+    "e to a large score is too large": lambda s, m: s * math.exp(1000),
+    "another dtype": lambda s, m: s @ torch.ones(7, 7),
+}
+
+
+@pytest.mark.parametrize("sentence", RAW)
+def test_a_usual_error_of_torch_is_said_in_words(sentence):
+    assert check(SOFTMAX, RAW[sentence]).text.startswith(sentence)
 
 
 # ---- the command line, and the reader's file
@@ -402,8 +444,7 @@ def test_from_the_first_run_to_the_last(stubs, reader):
             code, said, _ = reader(str(number), "--hint", which, stubs=stubs)
             assert not code and one.paragraphs[int(which) - 1].splitlines()[0] in said
             assert all(len(line) <= 122 for line in said.splitlines())
-    _, said, _ = reader("--solutions", stubs=stubs)
-    assert said.endswith(f"{count} of {count} done\n") and not reader.file.exists()
+    assert not reader.file.exists()
     code, said, _ = reader(stubs=stubs)
     made, *table, done, begin, time = said.splitlines()
     assert (code, done) == (1, f"0 of {count} done") and made.startswith("made ")
@@ -443,7 +484,6 @@ COMMANDS = [  # arguments, what my_exercises.py holds, exit code, what is said
         1,
         "the inputs are float64",
     ),
-    (["--solutions", "4"], "", 0, "+ 4 additive_attention       done"),
     ([], RIGHT_SOFTMAX, 1, "\n1 of 6 done\nNext: 1 score_by_hand; "),
     ([], "a = 1\ndef f(:\n", 2, f"{PHASE}: SyntaxError in line 2: invalid syntax"),
     (
@@ -657,9 +697,8 @@ def test_what_cannot_be_trained_is_refused_in_one_line(line, trained):
     assert "\n" not in str(refusal.value)
 
 
-def test_an_exercise_that_cannot_be_trained_names_those_that_can(capsys):
+def test_an_exercise_that_cannot_be_trained_names_those_that_can(reader):
     for arguments in (["--train", "1"], ["--train"]):
-        with pytest.raises(SystemExit, match="2"):
-            STUBS[1].main([*arguments, "--solutions"])
+        code, _, errors = reader(*arguments, written="", stubs=STUBS[1])
         can = "of this phase's exercises multi_head_attention can be trained"
-        assert can in capsys.readouterr().err
+        assert code == 2 and can in errors

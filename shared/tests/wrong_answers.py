@@ -223,12 +223,19 @@ def memory(s, q, k, v, alpha, beta, unit=F.normalize, off=1.0):
     return torch.einsum("hi,hij->hj", q, new), new
 
 
-def latent(q, turned, c, places, uk, uv, size=None, place=1.0):
+def by_latents(q, uk, c):
+    return torch.einsum("hk,hck->hc", q, uk) @ c.T
+
+
+def by_keys(q, uk, c):
+    return torch.stack([c @ uk[h] @ q[h] for h in range(len(q))])
+
+
+def latent(q, turned, c, places, uk, uv, size=None, place=1.0, compare=by_latents):
     absorbed = torch.einsum("hk,hck->hc", q, uk)
-    keys = torch.einsum("tc,hck->htk", c, uk)
-    s = torch.einsum("hk,htk->ht", q, keys) + place * turned @ places.T
+    s = compare(q, uk, c) + place * turned @ places.T
     w = (s / (size or q.shape[1] + turned.shape[1]) ** 0.5).softmax(1)
-    return absorbed, w, torch.einsum("ht,tc,hcv->hv", w, c, uv)
+    return absorbed, w, torch.einsum("hc,hcv->hv", w @ c, uv)
 
 
 def draft(words, q, p, luck, ratio=lambda p, q: p / q, rest=lambda p, q: F.relu(p - q)):
@@ -240,10 +247,13 @@ def draft(words, q, p, luck, ratio=lambda p, q: p / q, rest=lambda p, q: F.relu(
 
 WRONG = {
     "score_by_hand": [
+        ("no weight for the score 0", lambda: [0.27, 0.73, 0]),
         ("not divided by √d_k", lambda: [0.12, 0.87, 0.02]),
         ("", lambda: [0.5, 0.25, 0.25]),
     ],
     "masked_softmax": [
+        ("mask not applied", lambda s, m: s.softmax(1)),
+        ("-inf times 0 is NaN", lambda s, m: (s - INF * ~m).softmax(1)),
         ("scores clamped", share(lambda s, m: s.clamp(-30, 30).exp() * m)),
         ("exp overflows", share(lambda s, m: (s - (s * m).sum() / m.sum()).exp() * m)),
         ("hidden scores take part", share(lambda s, m: s.softmax(1) * m)),
@@ -270,7 +280,7 @@ WRONG = {
         ("scaled like a dot product", lambda *a: additive(*a[:4], a[4] / len(a[4]) ** 0.5)),
     ],
     "sinusoidal_positions": [
-        ("", lambda n, d: waves(n, d, 1000)),
+        ("another base than 10000", lambda n, d: waves(n, d, 1000)),
         (
             "sines and cosines side by side",
             lambda n, d: torch.cat([(w := waves(n, d))[:, ::2], w[:, 1::2]], 1),
@@ -302,12 +312,14 @@ WRONG = {
         ("one key-value head for all", lambda *a: grouped(*a, pick=lambda h, n: 0)),
     ],
     "transformer_block": [
+        ("norm missing", lambda *a: block(*a, norm=unchanged)),
+        ("causal mask missing", lambda *a: block(*a[:4], False, *a[5:])),
         ("no 1e-5 in the norm", lambda *a: block(*a, norm=lambda v: by_std(v, 0))),
         (
             "one word of the future visible",
             lambda *a: block(*a, mask=lambda n: torch.ones(n, n).tril(1) > 0),
         ),
-        ("", lambda *a: block(*a, act=torch.sigmoid)),
+        ("another function for ReLU", lambda *a: block(*a, act=torch.sigmoid)),
         ("dropout when the model is used", lambda *a: block(*a[:6], True)),
     ],
     "attention_pooling": [
@@ -315,6 +327,7 @@ WRONG = {
         ("a plain mean", lambda q, x, m: pool(0 * q, x, m)),
     ],
     "head_entropy": [
+        ("a number added inside the logarithm", lambda w, m: entropy(w, m, tiny=1e-3)),
         ("NaN from 0 · ln 0", lambda w, m: entropy(w, m, tiny=0)),
         ("division by ln 1", lambda w, m: entropy(w, m, keep=1)),
     ],
@@ -325,7 +338,7 @@ WRONG = {
     "measured_rollout": [
         ("half kept everywhere", lambda w, b, k: rollout(w, b, 0 * k + 0.5)),
         ("all heads alike", lambda *a: rollout(*a, heads=lambda a, b: a / len(b))),
-        ("", lambda w, b, k: rollout(w, b, 1 - k)),
+        ("own share and rest exchanged", lambda w, b, k: rollout(w, b, 1 - k)),
     ],
     "patch_head": [
         ("removed, not replaced", lambda *a: patch(*a, mix=lambda c, x: 0 * x)),
@@ -341,12 +354,14 @@ WRONG = {
         ("not divided by √d_k", lambda *a: compose(*a, root=False)),
     ],
     "prefix_mask": [
+        ("mask inverted", lambda p, q, k: ~prefixed(p, past(q, k))),
         ("first query at the first key", lambda p, q, k: prefixed(p, torch.ones(q, k).tril())),
         ("prefix read word by word", lambda p, q, k: past(q, k)),
         ("", lambda p, q, k: torch.zeros(q, k).masked_fill(~prefixed(p, past(q, k)), -INF)),
         ("True = hidden", lambda p, q, k: ~past(q, k) | (torch.arange(k) < p)),
     ],
     "combined_mask": [
+        ("| for &", lambda n, q, k: past(q, k) | (torch.arange(k) < n[:, None])[:, None, None]),
         ("head axis missing", lambda n, q, k: past(q, k) & (torch.arange(k) < n[:, None])[:, None]),
         (
             "one padded key visible",
@@ -354,11 +369,13 @@ WRONG = {
         ),
     ],
     "next_word_probabilities": [
+        ("other positions than the last", lambda x, t, k: next_word(x, t, k, pick=-2)),
         ("multiplied by the temperature", lambda x, t, k: next_word(x, 1 / t, k)),
         ("more than k words kept at a tie", lambda x, t, k: next_word(x, t, k, rank=ties)),
-        ("", lambda x, t, k: next_word(x, t, k, hide=0.0)),
+        ("hidden words with a logit of 0", lambda x, t, k: next_word(x, t, k, hide=0.0)),
     ],
     "cached_step": [
+        ("positions left out", lambda x, pos, *a: step(x, 0 * pos, *a)),
         ("another position than T", lambda *a: step(*a, at=-1)),
         ("position missing in a part", lambda *a: step(*a, without="qk")),
     ],
@@ -372,7 +389,7 @@ WRONG = {
     "causal_linear_attention": [
         ("whole text read, not the past", lambda *a: linear(*a, mask=False)),
         ("elu without + 1", lambda *a: linear(*a, phi=F.elu)),
-        ("", lambda *a: linear(*a, phi=F.relu)),
+        ("another function for phi", lambda *a: linear(*a, phi=F.relu)),
     ],
     "induction_score": [
         ("the earlier word itself", lambda *a: induction(*a, shift=0)),
@@ -383,10 +400,13 @@ WRONG = {
         ("nothing taken off", lambda *a: memory(*a, off=0.0)),
     ],
     "absorbed_attention": [
+        ("keys or values made", lambda *a: latent(*a, compare=by_keys)),
         ("divided by the size of the absorbed query", lambda *a: latent(*a, size=13)),
         ("", lambda *a: latent(*a, place=-1)),
     ],
     "judge_draft": [
+        ("luck ignored", lambda w, q, p, luck: draft(w, q, p, 0 * luck + 1)),
+        ("|p - q|", lambda *a: draft(*a, rest=lambda p, q: abs(p - q))),
         ("ratio the wrong way round", lambda *a: draft(*a, ratio=lambda p, q: q / p)),
         ("drawn again from p", lambda *a: draft(*a, rest=lambda p, q: p)),
         ("", lambda *a: draft(*a, rest=lambda p, q: (p - q) ** 2)),
