@@ -729,10 +729,9 @@ def latent_cases() -> list[Case]:
     """
     drawn = draw((3, 5), (3, 2), (8, 11), (8, 2), (3, 11, 5), (3, 11, 7))
     huge = 2.0**600
-    long = []
-    for size, tensor in zip((0, 0, huge, 0, huge, huge), drawn, strict=True):
-        long.append(torch.full_like(tensor, size))
-    long[2][::2] *= -1
+    sizes = (0, 0, huge, 0, huge, huge)
+    long = [torch.full_like(tensor, size) for tensor, size in zip(drawn, sizes, strict=True)]
+    long[2][::2] *= -1  # of two latents each, one is the negative of the other
     return [
         Case("", tuple(2 * tensor for tensor in drawn)),
         Case("long latents, for which keys and values would be infinite", tuple(long)),

@@ -14,7 +14,6 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -183,10 +182,9 @@ def difference_in_words(
     sums = sums_of_rows(name, given, right, tolerance) if share else ""
     if sums:
         return sums
-    worst = int(torch.where(wrong, distance, -1.0).argmax())
-    # NumPy's, since torch's own takes a second to start.
-    at = [int(i) for i in np.unravel_index(worst, actual.shape)]
-    number, expected_number = given.flatten()[worst], right.flatten()[worst]
+    distance = torch.where(wrong, distance, -1.0)
+    at = (distance == distance.max()).nonzero()[0].tolist()  # the worst place
+    number, expected_number = given[tuple(at)], right[tuple(at)]
     text = f"{name}[{', '.join(map(str, at))}]" if at else name
     if is_mask:
         return f"{text} is {bool(number)}: True means that query {at[-2]} may see key {at[-1]}"
@@ -237,10 +235,10 @@ def check(exercise: Exercise, function: Function | None) -> Report:
     names = getattr(function, "__globals__", {})
     earlier = exercise.solution.__globals__.get("EXERCISES", ())
     for number, other in enumerate(earlier, start=1):
-        own = names.get(other.name)
         if other.name == exercise.name or report.status != WRONG:
             break
-        if own is None or by_itself(other, own).status != WRONG:
+        own = names.get(other.name)
+        if check(other, own).status != WRONG:
             continue
         names[other.name] = other.solution
         rest = by_itself(exercise, function)

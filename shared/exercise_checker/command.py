@@ -122,7 +122,7 @@ def hint(number: str, exercise: Exercise, which: str, stubs: Path) -> str:
 
 def report(chosen: dict[str, Exercise], functions: dict[str, Function], stubs: Path) -> bool:
     """Print a line for each exercise, and what comes next; returns whether something is left."""
-    left, lessons = {}, about(stubs)
+    left, lessons = [], about(stubs)
     width = max(len(section) for section, *_ in lessons)
     for number, exercise in chosen.items():
         section, level, minutes = lessons[int(number) - 1]
@@ -136,12 +136,11 @@ def report(chosen: dict[str, Exercise], functions: dict[str, Function], stubs: P
             text += f"  {section:{width}}  {level:6}  {minutes:3} min"
         print(text)
         if result.status != DONE:
-            left[f"{number} {exercise.name}"] = minutes
+            left.append(number)
     if len(chosen) > 1:
         print(f"{len(chosen) - len(left)} of {len(chosen)} done")
     if left and len(chosen) > 1:
-        first, *_ = left
-        hours, minutes = divmod(sum(left.values()), 60)
-        print(f"Next: {first}; for a hint: python {short(stubs)} {first.split()[0]} --hint")
-        print(f"Minutes are estimates; what is left takes about {hours} h {minutes} min.")
+        first = left[0]
+        name = chosen[first].name
+        print(f"Next: {first} {name}; for a hint: python {short(stubs)} {first} --hint")
     return bool(left)
