@@ -8,6 +8,7 @@ from phase2_multi_head.costs.measure import count_operations
 from phase4_causal.causal_attention import CausalSelfAttention, generate
 from phase4_causal.models import long_model
 from phase4_causal.writing import cache_savings
+from phase4_causal.writing import generate as writing
 from phase4_causal.writing.generate import accepted
 from phase4_causal.writing.sampling import GREEDY, Sampling, Written, write_sentences
 from shared.tests.helpers import near
@@ -99,3 +100,9 @@ def test_the_work_is_that_of_the_formulas_and_the_cache_exact():
             assert counted == cache_savings.on_paper(length, way)
     tokens = torch.tensor([[4, 9, 7, 30, 5, 9]])
     assert cache_savings.largest_difference(generation_model(), tokens) < 1e-12
+
+
+def test_who_asks_for_a_rule_gets_the_numbers_of_that_rule(checkpoints, tmp_path, capsys):
+    options = ["--quick", "--no-pictures", "--output-dir", str(tmp_path), "--temperature", "0"]
+    assert "its sentences, drawn as you said" in writing.main(options)
+    assert "accepted, all words" not in capsys.readouterr().out

@@ -113,7 +113,9 @@ def measure(run: Run) -> Numbers:
         numbers[f"accepted, {name}"] = accepted(written.sentences())
         numbers[f"entropy, {name}"] = written.entropy(rule).mean().item()
     numbers["entropy of the grammar"] = grammar_entropy()
-    numbers["variety lost"] = numbers["entropy of the grammar"] - numbers[f"entropy, {name}"]
+    if rules is RULES:
+        lost = numbers["entropy of the grammar"] - numbers["entropy, top-p 0.95, 1"]
+        numbers["variety lost"] = lost
     return numbers
 
 
