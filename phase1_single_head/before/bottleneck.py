@@ -120,8 +120,9 @@ def mean_lead(n: Numbers, letters: str) -> float:
 CLAIMS = (
     Claim(
         id="I134",
-        text="One vector of fixed size is a bottleneck for long strings, and attention opens it. "
-        "We asked it of recurrent networks of 64 numbers, after the same 250 steps.",
+        text="After a short training, one vector of fixed size is a bottleneck for long strings, "
+        "and attention opens it. We asked it of recurrent networks of 64 numbers, after the same "
+        "250 steps.",
         source="Bahdanau et al. 2014, section 1; Cho et al. 2014",
         rule="at 24 letters the share of letters that are right is 0.8 or more with attention, "
         "and at least 0.3 higher than without it; and without it this share is at least 0.3 lower "

@@ -116,7 +116,8 @@ CLAIMS = (
         id="induction-key-path",
         text="The word before reaches the guess by one path: from the previous-token heads to the "
         "keys of the induction heads. No other heads of the first layer are needed. We asked it "
-        "of two layers of four heads.",
+        "of two layers of four heads, by exchanging words of the first copy. That leaves the word "
+        "that asks as it is, so little can go through queries in any case.",
         source="Elhage et al. 2021; Olsson et al. 2022; we patch paths as Wang et al. 2022 do",
         rule="0.8 or more of the answer goes through the keys of the induction heads, and at most "
         "0.1 each through their queries, through their values, and past layer 1; and if half of "

@@ -184,9 +184,10 @@ CLAIMS = (
     ),
     Claim(
         id="induction-one-layer",
-        text="It takes two layers to look up what came next last time (induction). One layer of "
-        "four heads has no induction head after twice the steps, and it does not continue a copy "
-        "that begins in the middle of the block.",
+        text="A model of two layers learns to look up what came next last time (induction), and "
+        "a model of one layer does not. One layer of four heads has no induction head after twice "
+        "the steps, and it does not continue a copy that begins in the middle of the block. (Its "
+        "keys cannot say which word stood before, so this had to be expected.)",
         source="Elhage et al. 2021",
         rule="in such a copy two layers are right in 0.7 more of the words, or more, while none "
         "of the heads of the one layer scores more than 0.2, and the one layer is right in no "
