@@ -4,8 +4,6 @@ The weights of a row sum to 1, so every head adds some mean of values to every w
 put weight that they have no use for on the first token, which is then called a sink (Xiao et al.
 2023; Gu et al. 2024). A gate is another way out: each word computes a number from 0 to 1 for each
 feature, by which what the heads have found is multiplied (Qiu et al. 2025; Qwen3-Next).
-
-    python phase2_multi_head/block/gated_attention.py
 """
 
 from collections.abc import Callable
@@ -41,21 +39,3 @@ class GatedAttention(nn.Module):
         heads, weights = self.heads(x, mask=mask)  # (B, T, d_model): the heads side by side
         gate = torch.sigmoid(self.w_gate(x))
         return self.w_o(heads * gate), weights
-
-
-@torch.no_grad()
-def main() -> None:
-    torch.manual_seed(0)
-    attention = GatedAttention(12, 2)
-    nn.init.zeros_(attention.w_gate.weight)
-    nn.init.zeros_(attention.w_o.bias)
-    x = torch.randn(1, 1, 12)
-    print("What the heads add to a word, by the gate of all their features:")
-    for z in (4.0, 0.0, -4.0):
-        nn.init.constant_(attention.w_gate.bias, z)
-        added, _ = attention(x)
-        print(f"   sigmoid({z:4}): a vector of length {added.norm():.3f}")
-
-
-if __name__ == "__main__":
-    main()
