@@ -12,7 +12,6 @@ import copy
 
 import matplotlib.pyplot as plt
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
@@ -24,16 +23,16 @@ from phase3_visualization.pretrained.language_model import (
     load_language_model,
     refuses,
 )
-from shared import head_statistics
+from shared import charts, head_statistics
 from shared.attention_utils import causal_mask
 from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.visualization_utils import BLUE, GREY, HIDDEN, INK, QUIET
+from shared.visualization_utils import BLUE, GREY, QUIET
 
 SEQUENCES, LENGTH = 8, 96
 SHORTEST_BLOCK, LONGEST_BLOCK = 16, 40  # the tokens that are repeated
 NAMED = 0.5  # more than this weight gives a head its name
-# Role of a head -> where it looks, as the legend says it.
+# Role of a head -> where it looks, as the picture says it.
 ROLES = {
     "previous": "the token before",
     "duplicate": "the same token, earlier",
@@ -104,10 +103,8 @@ def roles_of(by_role: dict[str, Tensor]) -> list[str]:
     return roles
 
 
-def numbers_of(
-    model: nn.Module, tokens: Tensor, generator: torch.Generator
-) -> tuple[Numbers, list[str]]:
-    """Returns the numbers of a model and of its shuffled copy, and the role of each head.
+def numbers_of(model: nn.Module, tokens: Tensor, generator: torch.Generator) -> Numbers:
+    """Returns the numbers of a model and of its shuffled copy.
 
     The best heads are chosen on the first half of the sequences, and scored on the second.
     """
@@ -127,7 +124,7 @@ def numbers_of(
     numbers["all heads"] = len(roles)
     highest = torch.stack(list(control.values())).max()
     numbers["highest score in the shuffled model"] = highest.item()
-    return numbers, roles
+    return numbers
 
 
 @refuses
@@ -138,10 +135,8 @@ def measure(run: Run) -> Numbers:
     generator = torch.Generator().manual_seed(run.seed)
     special = tokenizer.all_special_ids
     known = torch.tensor([i for i in range(len(tokenizer)) if i not in special])
-    numbers, roles = numbers_of(model, repeated_tokens(known, generator), generator)
+    numbers = numbers_of(model, repeated_tokens(known, generator), generator)
     run.shown["model"] = language_model.name
-    run.shown["roles"] = roles
-    run.shown["heads"] = model.config.num_attention_heads
     return numbers
 
 
@@ -181,42 +176,15 @@ CLAIMS = (
 )
 
 
-def draw_cell(ax: Axes, x: float, y: float, role: str) -> None:
-    """Draws a cell around x, y: a head of this role."""
-    color = {"first": BLUE, NO_ROLE: HIDDEN}.get(role, GREY)
-    ax.add_patch(plt.Rectangle((x - 0.45, y - 0.45), 0.9, 0.9, color=color, linewidth=0))
-    if color == GREY:
-        style = {"ha": "center", "va": "center_baseline", "color": INK, "weight": "bold"}
-        ax.text(x, y, role[0].upper(), fontsize=9, **style)
-
-
 def picture(results: Results) -> Figure:
-    """Draws a cell for each head, blue where it rests on the first token; beside them a legend."""
-    roles, num_heads = results.shown["roles"], results.shown["heads"]
-    num_layers = len(roles) // num_heads
-    size = (9, 1.6 + 0.3 * num_heads)
-    fig, (ax, legend) = plt.subplots(
-        1, 2, figsize=size, width_ratios=(2.5, 1), layout="constrained", sharey=True
-    )
-    for index, role in enumerate(roles):
-        layer, head = divmod(index, num_heads)
-        draw_cell(ax, layer, head, role)
-    ax.set(xlim=(-0.6, num_layers - 0.4), ylim=(num_heads - 0.4, -0.6))
-    ax.set_xlabel("layer", fontsize=11)
-    ax.set_ylabel("head", fontsize=11)
-    ax.tick_params(length=0, labelsize=11)
-    step = num_heads / 6
-    for row, role in enumerate(("first", "previous", "duplicate", "induction", NO_ROLE)):
-        y = step * (row + 0.75) - 0.5
-        draw_cell(legend, 0, y, role)
-        weight = "bold" if role == "first" else "normal"
-        text = f"{roles.count(role)}  {ROLES.get(role, 'none of these')}"
-        legend.text(0.9, y, text, va="center_baseline", fontsize=11, weight=weight)
-    legend.set_xlim(-0.6, num_layers / 2.5 - 0.4)  # as wide a cell as beside it
-    legend.set_title("heads that mostly look at", fontsize=11, loc="left", color=QUIET)
-    legend.tick_params(left=False, labelleft=False, bottom=False, labelbottom=False)
-    for part in (ax, legend):
-        part.spines[:].set_visible(False)
+    """Draws how many heads look mostly at each place."""
+    fig, ax = plt.subplots(figsize=(8.4, 2.9), layout="constrained")
+    heads = {place: results.each(f"{role}, heads") for role, place in ROLES.items()}
+    colors = dict.fromkeys(heads, GREY) | {ROLES["first"]: BLUE}
+    charts.bars(ax, heads, colors, number="{:.0f}")
+    ax.tick_params(labelsize=11)
+    ax.spines.bottom.set_visible(False)
+    ax.set_title("heads that look mostly at", loc="left", fontsize=11, color=QUIET)
     return fig
 
 
@@ -227,7 +195,7 @@ main = Experiment(
     title="{n[first, heads]:.0f} of the {n[all heads]:.0f} heads of SmolLM2 look mostly at the "
     "first token",
     note="{shown[model]}, pretrained, on repeated blocks of random tokens\n"
-    "mostly: more than half of the weight · P, D, I: previous, duplicate and induction heads",
+    "mostly: more than half of the weight",
     answer="Of the {n[all heads]:.0f} heads of {shown[model]}, {n[induction, heads]:.0f} look up "
     "what came next last time, {n[previous, heads]:.0f} look at the token before, and "
     "{n[first, heads]:.0f} rest on the first token",
