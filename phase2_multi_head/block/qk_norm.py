@@ -6,14 +6,31 @@ learns any more. With normalised queries and keys (QK-norm; Henry et al. 2020, D
 only directions are left, and a learned weight for each feature says how far scores may go. Qwen 3
 and Gemma 3 do it as here, OLMo 2 over all heads at once, nanochat without a learned weight.
 
+The norm is RMSNorm (Zhang & Sennrich 2019), which also stands in the blocks of most language models
+since Llama. LayerNorm, as in our block, takes the mean away first; torch has it as nn.LayerNorm.
+
     python phase2_multi_head/block/qk_norm.py
 """
 
 import torch
 from torch import Tensor, nn
 
-from phase2_multi_head.block.norms import rms_norm
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
+from shared.attention_checks import at_least_float32
+
+EPSILON = 1e-6  # so that a vector of zeros can be divided
+
+
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    """Divides each vector by the root of its mean square.
+
+    x (..., d), weight (d,), a factor for each feature -> (..., d), in the dtype of x. Vectors of 16
+    bits are computed in float32, because in float16 the square of 256 is inf.
+    """
+    (wide,) = at_least_float32(x)
+    mean_square = wide.square().mean(dim=-1, keepdim=True)  # -> (..., 1)
+    normed = weight * wide / (mean_square + EPSILON).sqrt()
+    return normed.to(x.dtype)
 
 
 class NormalizedHeads(nn.Module):

@@ -20,12 +20,11 @@ from torch import Tensor
 
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import split_heads
-from shared import charts
 from shared.attention_utils import padding_mask
 from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import added_by_heads
-from shared.toy_language import MASK_ID, decode, encode, pad_batch
+from shared.toy_language import MASK_ID, encode, pad_batch
 from shared.toy_model import ToyTransformer
 from shared.training.objectives import corpus
 from shared.visualization_utils import (
@@ -33,9 +32,7 @@ from shared.visualization_utils import (
     GREY,
     HIDDEN,
     QUIET,
-    plot_cells,
     readable,
-    token_labels,
 )
 
 SENTENCES = 60  # held-out
@@ -109,8 +106,6 @@ def measure(run: Run) -> Numbers:
     model = trained.model.cpu()
     _, held_out = corpus()
     hidden = each_word_hidden(model, [sentence.words for sentence in held_out[:SENTENCES]])
-    example = each_word_hidden(model, [run.options.words])
-    guess = read_with_lens(model, example.stream).softmax(dim=-1).max(dim=-1)
     losses = [
         F.cross_entropy(logits, hidden.words).item()
         for logits in read_with_lens(model, hidden.stream)
@@ -127,7 +122,6 @@ def measure(run: Run) -> Numbers:
         numbers[f"head {layer}.{head}, adds"] = float(share)
     run.shown["at the end"] = losses[-1]
     run.shown["label"] = trained.label
-    run.shown["guess"] = guess
     run.shown["by attention"] = by_attention / (losses[0] - losses[-1])
     return numbers
 
@@ -155,40 +149,19 @@ def draw_falls(ax: Axes, losses: dict[str, float]) -> None:
         before = after
     ax.axhline(before, color=QUIET, linewidth=0.8, linestyle=":", zorder=0)
     ax.text(0.97 * len(losses), 0.5 * before, f"{before:.2f} is left", ha="right", va="center")
-    ax.set(
-        ylabel="loss, nats", xticks=[], xlim=(0, len(losses)), ylim=(0, 1.12 * max(losses.values()))
-    )
+    ax.set_xticks(0.5 + np.arange(len(losses)), losses)
+    ax.set(ylabel="loss, nats", xlim=(0, len(losses)), ylim=(0, 1.12 * max(losses.values())))
 
 
 def picture(results: Results) -> Figure:
-    """Draws the likeliest word at each depth, and what each head adds to the right one."""
-    words, guess = results.options.words, results.shown["guess"]
-    losses, heads = {}, {}
+    """Draws the loss of the guess after each part of the model."""
+    losses = {}
     for name, mean in results.mean.items():
         part, _, what = name.partition(", ")
-        if what == "adds":
-            heads[part] = results.each(name)
-        else:
-            losses[part] = mean
-    size = (1.1 * len(losses) + 3.4, max(0.4 * len(words), 0.33 * len(heads)) + 3.9)
-    fig = plt.figure(figsize=size, layout="constrained")
-    grid = fig.add_gridspec(2, 2, width_ratios=(2.4, 1), height_ratios=(1, 1.6))
-    falls = fig.add_subplot(grid[0, 0])
-    left = fig.add_subplot(grid[1, 0])
-    right = fig.add_subplot(grid[:, 1])
-    draw_falls(falls, losses)
-    likeliest = [decode(row) for row in guess.indices.T.tolist()]  # (depths, T) -> (T, depths)
-    headings = [part.replace(" ", "\n") for part in losses]
-    plot_cells(left, guess.values.T, likeliest, token_labels(words), headings)
-    left.set_ylabel("hidden word", color=QUIET)
-    left.tick_params(labelsize=11)
-    for part, label in zip(losses, left.get_xticklabels(), strict=True):
-        if "attention" in part:
-            label.set(color=readable(BLUE), weight="bold")
-    charts.bars(right, heads, dict.fromkeys(heads, BLUE), number="{:.1f}")
-    right.tick_params(labelsize=11)
-    right.spines.bottom.set_visible(False)
-    right.set_title("what a head adds to the\nscore of the right word")
+        if what != "adds":
+            losses[part.replace(" ", "\n")] = mean
+    fig, ax = plt.subplots(figsize=(8, 4.2), layout="constrained")
+    draw_falls(ax, losses)
     return fig
 
 
@@ -197,14 +170,12 @@ main = Experiment(
     picture=picture,
     title="Attention brings {shown[by attention]:.0%} of the fall in loss, the feed-forward "
     "networks the rest",
-    note="Each word is hidden in turn, and asked for after each part of the model. In the cells: "
-    "the likeliest word, darker: surer\n{shown[label]} · losses and scores (logits): means over "
-    "held-out sentences",
+    note="Each word is hidden in turn, and asked for after each part of the model\n"
+    "{shown[label]} · means over held-out sentences",
     answer="The loss of its guess is {n[embedding, loss behind it]:.2f} before the layers and "
     "{shown[at the end]:.2f} after all of them. Attention brings {shown[by attention]:.0%} of "
     "this fall",
-    uses="--sentence --sentences --seed --seeds --quick "
-    "--device --retrain --d-model --heads --layers",
+    uses="--seed --seeds --quick --device --retrain --d-model --heads --layers",
 )
 
 if __name__ == "__main__":

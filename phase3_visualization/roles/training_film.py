@@ -3,9 +3,8 @@
 A film of the model that all scripts share, as it was at each stage of its training: its weights on
 one sentence become a frame. A head lights up when it has a role by the rules of
 shared/grammar/roles.py, in the colour that the role has everywhere. The loss stands above the maps.
-Below them grow how often the best head of each relation looks at the right word, and the normalised
-entropy of each head (1 means even weights). The grey band is what guesses reach: the best fixed
-offset, or the best untrained head.
+What is measured is how often the best head of each relation looks at the right word at the end,
+and what guesses reach: the best fixed offset, or the best untrained head.
 """
 
 from collections.abc import Sequence
@@ -15,9 +14,6 @@ from statistics import fmean
 
 import matplotlib.pyplot as plt
 import numpy as np
-import torch
-from matplotlib.axes import Axes
-from matplotlib.ticker import PercentFormatter
 from torch import Tensor
 
 from phase2_multi_head.models import load_multi_head_model
@@ -30,7 +26,6 @@ from shared.toy_model import weights_on_sentence
 from shared.training.recipes import Trained
 from shared.visualization_utils import (
     HIDDEN,
-    INK,
     QUIET,
     in_few_colors,
     picture_of,
@@ -38,13 +33,12 @@ from shared.visualization_utils import (
     role_color,
 )
 
-HELD_FRAMES = 14  # how often the last frame is shown again
-SECONDS_PER_FRAME = 0.28
+HELD_FRAMES = 7  # how often the last frame is shown again
+SECONDS_PER_FRAME = 0.5
 VISIBLE = 0.05  # weights are shown in such steps: nobody sees less, and the file is smaller
-PANEL_TITLES = ("best head is right", "normalised entropy")
 NOTE = (
     "row: the word that looks, column: the word looked at, darker: more weight\n"
-    "framed: the head has a role by rule, on held-out sentences · dotted: mean of all heads"
+    "framed: the head has a role by rule, on held-out sentences"
 )
 # In points: a phone shows the film at less than half its size.
 TITLE_SIZE, TEXT_SIZE, NOTE_SIZE = 19, 13.5, 12
@@ -59,12 +53,16 @@ class Look:
     weights: Tensor  # (L, H, T, T) on the sentence of the film
     names: list[list[str]]  # [layer][head] -> role by rule
     scores: dict[str, float]  # relation -> how often its best head is right
-    entropy: Tensor  # (L, H), normalised
 
     @property
     def with_role(self) -> int:
         """How many heads have a role."""
         return sum(name != roles.NO_NAME for name in chain(*self.names))
+
+    @property
+    def num_heads(self) -> int:
+        """How many heads there are in all layers."""
+        return len(list(chain(*self.names)))
 
 
 def look_at(trained: Trained, step: int, words: list[str]) -> Look:
@@ -76,13 +74,7 @@ def look_at(trained: Trained, step: int, words: list[str]) -> Look:
     for relation in CORE_RELATIONS:
         ways = [by_head.relation[relation, direction].max().item() for direction in DIRECTIONS]
         scores[relation] = max(ways)
-    return Look(
-        step,
-        weights_on_sentence(model.model, words),
-        roles.names_of(halves),
-        scores,
-        by_head.statistics["normalised entropy"],
-    )
+    return Look(step, weights_on_sentence(model.model, words), roles.names_of(halves), scores)
 
 
 def when_roles_came(looks: Sequence[Look]) -> str:
@@ -93,7 +85,7 @@ def when_roles_came(looks: Sequence[Look]) -> str:
     last = looks[-1]
     return (
         f"A head first has a role at step {steps[0]}, and at the end of training {last.with_role} "
-        f"of {last.entropy.numel()} heads have one"
+        f"of {last.num_heads} heads have one"
     )
 
 
@@ -153,35 +145,6 @@ def light_up(axes: np.ndarray, look: Look) -> None:
             ax.spines[:].set(color=color, linewidth=4)
 
 
-def draw_scores(ax: Axes, looks: list[Look], guesses: list[float]) -> None:
-    """Draws how often the best head of each relation was right up to now, above the guesses."""
-    low, high = min(guesses), max(guesses)
-    ax.axhspan(low, high, color=HIDDEN, linewidth=0)
-    style = {"ha": "right", "transform": ax.get_yaxis_transform(), **TEXT_STYLE}
-    ax.text(0.98, high + 0.02, "by guessing", color=QUIET, **style)
-    steps = [look.step for look in looks]
-    for row, relation in enumerate(CORE_RELATIONS):
-        shares = [look.scores[relation] for look in looks]
-        color = role_color(relation)
-        ax.plot(steps, shares, color=color, linewidth=3)
-        text = f"{relation.replace('-', ' – ')} {shares[-1]:.0%}"
-        ax.text(0.98, 0.33 - 0.15 * row, text, color=color, weight="bold", **style)
-    ax.yaxis.set_major_formatter(PercentFormatter(1))
-
-
-def draw_entropies(ax: Axes, looks: list[Look]) -> None:
-    """Draws the normalised entropy of each head up to now, in the colour of the role it has now."""
-    steps = [look.step for look in looks]
-    entropy = torch.stack([look.entropy for look in looks]).numpy()  # (looks, L, H)
-    for layer, names in enumerate(looks[-1].names):
-        for head, name in enumerate(names):
-            ax.plot(steps, entropy[:, layer, head], color=role_color(name), linewidth=2)
-    mean = entropy.mean(axis=(1, 2))  # (looks, L, H) -> (looks,)
-    ax.plot(steps, mean, color=INK, linewidth=3, linestyle=":")
-    style = {"ha": "right", "weight": "bold", "transform": ax.transAxes}
-    ax.text(0.98, 0.03, f"mean {mean[-1]:.2f}", **style, **TEXT_STYLE)
-
-
 def frame_title(look: Look, end: int, losses: list[float]) -> str:
     """Returns the headline of a frame: the step, the loss of the last ten steps, heads with a role.
 
@@ -189,36 +152,23 @@ def frame_title(look: Look, end: int, losses: list[float]) -> str:
     """
     latest = losses[: look.step][-10:]
     loss = f"loss {fmean(latest):.1f}" if latest else "untrained"
-    heads = look.entropy.numel()
-    return f"Step {look.step} of {end} · {loss} · {look.with_role} of {heads} heads have a role"
+    found = f"{look.with_role} of {look.num_heads} heads have a role"
+    return f"Step {look.step} of {end} · {loss} · {found}"
 
 
 def training_frames(results: Results) -> Film:
     """Returns every frame; the last one stays for a while."""
     looks, words = results.shown["looks"], results.options.words
-    guesses = [results.mean[f"{relation}, guess"] for relation in CORE_RELATIONS]
     end = looks[-1].step
-    num_layers, num_heads = looks[0].entropy.shape
-    height = 2.15 * num_layers + 0.7  # inches, of all maps
-    fig = plt.figure(figsize=(8.3, height + 3.1), layout="constrained")
-    above, below = fig.subfigures(2, 1, height_ratios=(height, 3.1))
-    maps = above.subplots(num_layers, num_heads, squeeze=False)
-    panels = below.subplots(1, 2)
+    num_layers, num_heads, *_ = looks[0].weights.shape
+    fig = plt.figure(figsize=(8.3, 2.15 * num_layers + 1.1), layout="constrained")
+    maps = fig.subplots(num_layers, num_heads, squeeze=False)
     draw_maps(maps, looks[0], words)
     fig.supxlabel(NOTE, fontsize=NOTE_SIZE, color=QUIET)
     images = []
-    for number, look in enumerate(looks, 1):
+    for look in looks:
         light_up(maps, look)
         fig.suptitle(frame_title(look, end, results.shown["loss"]), fontsize=TITLE_SIZE)
-        for ax, title in zip(panels, PANEL_TITLES, strict=True):
-            ax.clear()
-            ax.set_title(title, color=QUIET, loc="left", **TEXT_STYLE)
-            ax.set(xlim=(0, end), ylim=(0, 1.08), yticks=[0, 0.5, 1])
-            ax.set_xticks([0, end], ["0", f"{end} steps"])
-            ax.tick_params(labelsize=TEXT_SIZE)
-            ax.get_xticklabels()[-1].set_ha("right")
-        draw_scores(panels[0], looks[:number], guesses)
-        draw_entropies(panels[1], looks[:number])
         with plt.rc_context({"savefig.dpi": 100}):
             images.append(picture_of(fig))
         fig.set_layout_engine("none")  # all frames are laid out as the first one
@@ -230,7 +180,7 @@ def training_frames(results: Results) -> Film:
 main = Experiment(
     measure,
     film=training_frames,
-    title="The heads of a model in training, with its loss and the scores of three relations",
+    title="Pale heads become dark, and find their roles, while a model is trained",
     answer="{shown[sentence]}",
     uses="--sentence --sentences --seed --seeds --quick "
     "--device --retrain --d-model --heads --layers",

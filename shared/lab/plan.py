@@ -77,6 +77,7 @@ PLANS = {
         longer=(
             "phase2_multi_head.heads.two_lookups",
             "phase2_multi_head.heads.head_pruning",
+            "phase2_multi_head.heads.size_and_dropout",
             "phase2_multi_head.pooling.pooling_questions",
             "phase2_multi_head.block.learning_rates",
             "phase2_multi_head.costs.benchmark",

@@ -27,8 +27,7 @@ from phase1_single_head.self_attention import (
 )
 from phase2_multi_head.alibi_attention import AlibiAttention
 from phase2_multi_head.block.gated_attention import GatedAttention
-from phase2_multi_head.block.norms import EPSILON, rms_norm
-from phase2_multi_head.block.qk_norm import QKNormAttention
+from phase2_multi_head.block.qk_norm import EPSILON, QKNormAttention, rms_norm
 from phase2_multi_head.fused_attention import FusedMultiHeadAttention
 from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
@@ -524,7 +523,7 @@ WAYS = {  # of queries, keys and values: the way, its reference, for which lengt
         SOME,
     ),
     "attention_pooling, last": (pooled_by(last_pooling), of_real_words(lambda x: x[-1]), SOME),
-    "norms": (
+    "qk_norm, the norm": (
         lambda q, k, _: rms_norm(q, k[0, 0, 0]),
         lambda q, k, _: F.rms_norm(q, [D_K], k[0, 0, 0], EPSILON),
         FEW,

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from shared import paths
+from shared.toy_language import Sentence
 from shared.toy_model import MakeAttention, ToyTransformer, default_dtype, dtype_on
 from shared.training.loop import MATRIX_DECAY, MATRIX_RATE, fit
 from shared.training.objectives import OBJECTIVES, corpus, endless_batches, to_batch
@@ -111,11 +112,16 @@ def untrained_model(recipe: Recipe, make_attention: MakeAttention, device: str =
     return Trained(new_model(recipe, make_attention, device), replace(recipe, steps=0))
 
 
-def train(recipe: Recipe, make_attention: MakeAttention, device: str = "cpu") -> Trained:
-    """Train a new toy model by the recipe, with a progress bar."""
+def train(
+    recipe: Recipe,
+    make_attention: MakeAttention,
+    device: str = "cpu",
+    sentences: list[Sentence] | None = None,
+) -> Trained:
+    """Train a new toy model by the recipe, with a progress bar; on these sentences, if given."""
     model = new_model(recipe, make_attention, device)
     generator = torch.Generator().manual_seed(recipe.seed)
-    sentences, _ = corpus()
+    sentences = sentences or corpus()[0]
     tokens, lengths = to_batch(sentences, recipe.objective)
     batches = endless_batches(lengths, recipe.batch_size, generator)
     loss_of_batch = OBJECTIVES[recipe.objective]
