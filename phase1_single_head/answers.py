@@ -114,8 +114,8 @@ MASK_MISTAKES = """
     mask not applied: the hidden keys got weight; scores.masked_fill(...) makes a new tensor and
     leaves scores as they are, so write scores = scores.masked_fill(...)
         ~mask & ~blind => False & mask
-    -inf times 0 is NaN: so ~mask * -inf is NaN wherever the mask is True; use masked_fill or
-    torch.where
+    NaN where something is hidden: 0 · inf and inf - inf are NaN; hide by masked_fill(~mask, -inf),
+    without a product and without +inf
         scores.masked_fill(~mask & ~blind, -math.inf) => scores + ~mask * -math.inf
         scores.masked_fill(~mask & ~blind, -math.inf) => scores + ~mask * -math.inf
         and torch.softmax(scores, dim=-1) => torch.softmax(scores, dim=-1).nan_to_num(0)
@@ -335,7 +335,7 @@ def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, 
         torch.tanh(pairs) => pairs
     tanh before the sum: add first: a unit sees the query and the memory together, then tanh
         torch.tanh(pairs) => (torch.tanh(query @ w_q)[:, None] + torch.tanh(memory @ w_k)[None])
-    another function for tanh: Bahdanau's units lie between -1 and 1; ReLU is another function
+    another function for tanh: Bahdanau's units lie between -1 and 1, as tanh makes them
         torch.tanh => torch.relu
         torch.tanh => torch.sigmoid
         torch.tanh => torch.nn.functional.gelu

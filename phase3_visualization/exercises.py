@@ -16,7 +16,7 @@ from shared.exercise_checker import command
 
 def head_entropy(weights: Tensor, mask: Tensor) -> Tensor:
     """Exercise 1: how evenly does a head spread its weights, from 0 (one key) to 1 (all)?
-    Lesson: roles/README.md · medium · 45 min
+    Lesson: 1. Which weights deserve an arrow? · medium · 45 min
 
     weights   (H, T_q, T_k)         float64, 0 where the mask is False
     mask      (T_q, T_k)            bool, True = may attend

@@ -403,7 +403,6 @@ def merge_tiles(
         return (largest, total, => return (largest, total_a + total_b,
     not divided by the new total: a weighted sum is no mean yet: divide it by the new total
         weighted / total.masked_fill(total == 0, 1)[:, None] => weighted
-        weighted / total.masked_fill(total == 0, 1)[:, None] => mean_a + mean_b
     total not rescaled in the mean: the weights of the means are the rescaled totals, as in the new
     total
         part_a[:, None] * mean_a + part_b[:, None] => total_a[:, None] * mean_a + total_b[:, None]
@@ -433,7 +432,8 @@ def merge_tiles(
     totals left out of the mean: a tile with a larger total has more weight in the mean
         part_a[:, None] * mean_a + part_b[:, None] => (part_a / total_a)[:, None] * mean_a + (part_b
         / total_b)[:, None]
-    mean of the means: it is weighed by the rescaled totals, and divided by their sum
+    means taken alike: weigh each by its rescaled total, add up, and divide by the sum of the totals
+        weighted / total.masked_fill(total == 0, 1)[:, None] => mean_a + mean_b
         weighted / total.masked_fill(total == 0, 1)[:, None] => (mean_a + mean_b) / 2
     largest 0 where no key is seen: return -inf there, as the tiles do; 0 is only a help before exp
         return (largest, => return (finite,

@@ -238,12 +238,12 @@ def check(exercise: Exercise, function: Function | None) -> Report:
         if other.name == exercise.name or report.status != WRONG:
             break
         own = names.get(other.name)
-        if check(other, own).status != WRONG:
+        if own is None:
             continue
         names[other.name] = other.solution
         rest = by_itself(exercise, function)
         names[other.name] = own
-        if rest.text != report.text:  # so it calls it
+        if rest.text != report.text and check(other, own).status == WRONG:  # it calls a wrong one
             text = f"your {other.name} (exercise {number}) is not right yet"
             text += "" if rest.status == DONE else f". With a right one: {rest.text}"
             return Report(WRONG, text, rest.mistake)

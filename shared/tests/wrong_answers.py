@@ -253,7 +253,7 @@ WRONG = {
     ],
     "masked_softmax": [
         ("mask not applied", lambda s, m: s.softmax(1)),
-        ("-inf times 0 is NaN", lambda s, m: (s - INF * ~m).softmax(1)),
+        ("NaN where something is hidden", lambda s, m: (s - INF * ~m).softmax(1)),
         ("scores clamped", share(lambda s, m: s.clamp(-30, 30).exp() * m)),
         ("exp overflows", share(lambda s, m: (s - (s * m).sum() / m.sum()).exp() * m)),
         ("hidden scores take part", share(lambda s, m: s.softmax(1) * m)),
