@@ -210,15 +210,6 @@ def test_a_planted_copier_loses_its_loss_on_the_second_copy():
     near(found["weight on what came next, planted"], sum(even) / len(even), 1e-6)
 
 
-def test_only_the_second_copy_counts():
-    tokens = torch.tensor([[3, 1, 2, 3, 1, 2]])
-    logits = torch.zeros(1, 6, 5)
-    logits[0, 3, 1] = logits[0, 4, 2] = 50.0
-    near(repeated_text.second_copy_loss(logits, tokens), 0.0, 1e-6)
-    logits[0, 2, 3] = logits[0, 5, 0] = -50.0  # what these say is not asked
-    near(repeated_text.second_copy_loss(logits, tokens), 0.0, 1e-6)
-
-
 # ---- the scripts
 
 
