@@ -88,11 +88,6 @@ def test_wrong_answers_are_noticed_and_named(name, mistake, function):
     assert report.text.startswith(f"{mistake}: ") if mistake else not said, report.text
 
 
-def test_four_of_five_wrong_answers_are_named():
-    named = [answer.values[1] for answer in ANSWERS if answer.values[1]]
-    assert len(ANSWERS) >= 60 and len(named) >= 0.8 * len(ANSWERS)
-
-
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_answers_that_look_different_pass(name):
     assert check(BY_NAME[name], RIGHT[name]).text == DONE
@@ -267,7 +262,6 @@ SAID = [
     ),
     (SELF, lambda *a: (*SELF.solution(*a), 1), "must return output, weights: got 3 values"),
     (SELF, lambda *a: (None, SELF.solution(*a)[1]), "output must be a tensor or numbers: got None"),
-    (SELF, lambda x, q, *_: (x @ q, x @ x.T), r"^row 0 of weights sums to .*: it must be 1"),
     (
         SELF,
         lambda x, q, *_: x @ torch.ones(11, 3),
@@ -376,7 +370,6 @@ RAW = {  # what torch says of it -> what the checker says before
     "axes that do not line up": lambda s, m: s + m.T,
     "view cannot reorder": lambda s, m: s.T.view(35),
     "e to a large score is too large": lambda s, m: s * math.exp(1000),
-    "another dtype": lambda s, m: s @ torch.ones(7, 7),
 }
 
 
@@ -450,12 +443,6 @@ COMMANDS = [  # arguments, what my_exercises.py holds, exit code, what is said
         "# 1\ndef masked_softmax(scores, mask):\n    return scores.none\n",
         1,
         "Error in line 3: ",
-    ),
-    (
-        ["masked_softmax"],
-        "import torch\ndef masked_softmax(s, m):\n    return s @ torch.ones(s.size(1), 1)\n",
-        1,
-        "the inputs are float64",
     ),
     ([], RIGHT_SOFTMAX, 1, "\n1 of 6 done\nNext: 1 score_by_hand; "),
     ([], "a = 1\ndef f(:\n", 2, f"{PHASE}: SyntaxError in line 2: invalid syntax"),
