@@ -186,7 +186,7 @@ def fonts_for(text: str) -> tuple[list[str], dict[int, str]]:
     And for str.translate a table, which puts □ in place of each letter that none of them has; one
     printed line says so.
     """
-    families, missing = [], set(text)
+    families, missing = [], {"a", *text}  # whatever the text, there are titles to write
     installed = font_manager.fontManager.ttflist
     for font in sorted(installed, key=lambda font: font.name != "DejaVu Sans"):
         if "Last Resort" in font.name or not missing:  # it has a box for everything
@@ -243,7 +243,7 @@ def draw_heads(
     layers = as_layers(weights, tokens)
     names, entropy = name_heads(layers, tokens)
     everyone = list(np.ndindex(*entropy.shape))
-    heads = everyone if heads is None else heads
+    heads = everyone if heads is None else [*map(tuple, heads)]
     if not heads or set(heads) - set(everyone):
         raise ValueError(f"heads are (layer, head), {everyone[-1]} is the last: got {heads}")
     seen = seen_keys(layers)

@@ -89,8 +89,8 @@ main = Experiment(
     note="layers: {shown[layers]}, heads in each: {shown[heads]}, trained "
     f"{STEPS:,} steps on {{shown[text]}}",
     answer=lambda n: (
-        f"{finding(n)}: it loses {{n[the model]:.2f}} nats a character, and "
-        "counting loses {n[counted triples]:.2f} ({shown[text]})"
+        f"{finding(n)}: the model loses {{n[the model]:.2f}} nats a character, "
+        "and counting {n[counted triples]:.2f} ({shown[text]})"
     ),
     add_options=add_text_option,
     claims_apply=is_reference,
