@@ -441,9 +441,9 @@ def test_weights_come_in_every_shape_and_nearly_even_ones_are_said_to_look_untra
 
 
 def test_a_column_of_a_long_text_is_not_lost_between_two_pixels():
-    """Twelve heads give half of their weight to the first of 227 tokens."""
-    weights = (torch.eye(227)[0] / 2 + 1 / 454).expand(12, 227, 227)
-    figure = attention_maps.draw_heads(weights, ["word"] * 227)
+    """Twelve heads give half of their weight to the second of 400 tokens."""
+    weights = (torch.eye(400)[1] / 2 + 1 / 800).expand(12, 400, 400)
+    figure = attention_maps.draw_heads(weights, ["word"] * 400)
     figure.draw_without_rendering()
     image = figure.axes[0].images[0]
     cells = image.get_array()
