@@ -288,7 +288,7 @@ def shares_by_loops(model, head, relation, first_asks):
     [("verb → subject", "verb-subject", True), ("place → verb", "verb-place", False)],
 )
 def test_how_often_heads_follow_a_relation_is_what_a_loop_counts(name, relation, first_asks):
-    recipes = [replace(CAUSAL_RECIPE, seed=seed) for seed in (5, 2, 13)]
+    recipes = [replace(CAUSAL_RECIPE, seed=seed) for seed in (5, 2, 3)]
     trained, *blanks = [untrained_model(recipe, CausalSelfAttention) for recipe in recipes]
     followed = next_word_roles.followed(trained, blanks, HELD_OUT[:11])[name]
     heads = list(itertools.product(range(2), range(4)))
