@@ -93,9 +93,9 @@ def draw_arrows(
         grey = ""
     entropy = normalized_entropy(torch.stack([weights[head] for head in heads])).nanmean()
     note = (
-        f"An arrow goes from a word to the word it looks at, {words[0]} → {words[-1]} 50% would be "
-        f"half of its attention.\nDrawn: all arrows above {THRESHOLD:g} times the even share of "
-        f"1/{len(words)}{grey}\n"
+        "An arrow goes from a word to the word it looks at. "
+        f"“{words[0]} → {words[-1]} 50%” means: half of its attention\n"
+        f"Drawn: all arrows above {THRESHOLD:g} times the even share of 1/{len(words)}{grey}\n"
         f"{trained.label} · normalised entropy {entropy:.2f}"
     )
     headline(fig, finding, note)
