@@ -143,8 +143,8 @@ CLAIMS = (
         text="Of a long string that went through one vector, what is written first is kept best, "
         "wherever it stood in the string. If the letters are written in order, that is the "
         "beginning, and if they are written backwards, the end. To be read first does cost "
-        "something, but less than to be written first gains. We asked it of a vector of 64 numbers "
-        "and of 24 letters, after 250 steps of training at this length.",
+        "something, so the second lead is larger. We asked it of a vector of 64 numbers and of 24 "
+        "random letters, after 250 steps of training at this length.",
         source="our question to the course notes, 24.1, where the letters read first are forgotten",
         rule="a larger share is right of the quarter that is written first than of the quarter "
         "that is written last: in either direction if the writer is told the right letters, and "

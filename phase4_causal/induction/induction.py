@@ -207,8 +207,8 @@ CLAIMS = (
     ),
     Claim(
         id="ceiling-or-spare",
-        text="Take one induction head away, and nearly all answers stay right, although its part "
-        "of the margin by which the answer leads is gone. No other head steps in, nor could it: "
+        text="Take induction heads away one at a time, and few answers are lost, although much of "
+        "the margin by which the answer leads is lost. No other head steps in, nor could it: "
         "these heads stand side by side in the last layer, and none reads what another writes. We "
         "asked it of two layers of four heads.",
         source="our own question to Olsson et al. 2022, argument 3, and to Michel et al. 2019, "

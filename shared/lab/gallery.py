@@ -110,7 +110,7 @@ SMALL_PICTURES = {
     ),
     "coreference": DotPicture(
         "For “it”, mostly the same noun",
-        "pairs of sentences with “it”, of 40",
+        "pairs of sentences with “it”, of 40\n(coin flips would give 10, 10 and 20)",
         "phase3_visualization.pretrained.coreference",
         "README.md#a-head-for-it-a-little-meaning-much-habit",
         {
@@ -119,14 +119,14 @@ SMALL_PICTURES = {
             "the same noun in both": itemgetter("the same noun in both"),
         },
         most=40,
-        dot="a dot: one of ten draws of the pairs",
+        dot="a dot: one of ten halvings of the pairs",
         written="{:.0f}",
     ),
     "induction": DotPicture(
-        "“Spare” heads are not idle",
+        "“Spare” heads carry the lead together",
         "lost by removing heads one at a time,\nas a share of removing all",
         "phase4_causal.induction.induction",
-        "data/surprises.md#heads-that-look-spare-each-add-their-part",
+        "data/surprises.md#heads-that-look-spare-carry-the-lead-together",
         {
             "how far the right answer leads": lambda n: (
                 n["margin lost, each alone"] / n["margin lost, all together"]

@@ -33,7 +33,8 @@ came out true. Open a line to see under which conditions we tried it, the rule b
 as true, and the script that measures it.
 
 We wrote down every rule, and committed it, before we made the ten runs that decide. (These are
-{seeds}: a *seed* is the number that the random start of a run is made from.) We had made the
+{seeds}: a *seed* is the number that the random start of a run is made from. From one rule,
+[pooling-looks](#pooling-looks), we dropped two questions afterwards.) We had made the
 rules on ten earlier runs, seeds 0 to 9, and {revised} of the {all} were written or changed after a
 look at those. Many rules had also met ten runs more, seeds 100 to 109, an older record. So what
 this page shows is that our rules carry over from trial runs to new ones. It does not show how much
@@ -41,10 +42,12 @@ of what people say about attention is true, since we chose what to ask. When a r
 all ten runs, it holds in at least 74 % of all possible runs, with 95 % confidence.
 
 A few findings are about models that other people have trained and published. There the seed draws
-only the sentences, so these lines say *ten draws* and not ten runs. Ten draws are still one model,
+only what the model reads, or which half of the pairs chooses a head. So these lines say *ten draws*
+and not ten runs. Ten draws are still one model,
 and say nothing about other models.
 
-The ten runs were made with torch {torch}. For every number that they measured, [the table of
+The ten runs were made with torch {torch}, before the causal model, the readers of a text and some
+others got a lower learning rate. For every number that they measured, [the table of
 numbers](numbers.md) has their mean and range, beside the number of seed 0, which your own run
 gives. Both pages are written by [tables.py](../shared/lab/tables.py). What course notes say
 wrongly, and what is true instead, has [a page of its own](notes.md).
@@ -149,6 +152,8 @@ def entry(claim: Claim) -> str:
     decides = "not on record yet"
     if record.verdict(claim):
         decides = findings.judge_claim(claim, record.runs(claim.experiment)).deciding
+    if " to " in decides:
+        decides += " (95 % prediction interval for one more run)"
     revised = f" *After a look at seeds 0 to 9: {claim.revised}.*" if claim.revised else ""
     return FINDING.format(
         id=claim.id,

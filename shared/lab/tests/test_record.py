@@ -714,7 +714,7 @@ def test_a_finding_says_its_point_first_and_unfolds_the_rest(recorded):
     assert summary.endswith("</a><b>10 of 10 runs</b> · Rain &lt; snow.")
     assert "<b>10 of 10 draws</b>" in tables.entry(made(draws=True)), "of data, for one model"
     assert "Tried in small puddles, in May" in folded
-    assert "0.546 to 0.834, where the rule asks for at least 0.5" in folded
+    assert "0.546 to 0.834 (95 % prediction interval for one more run), where" in folded
 
 
 def test_the_gallery_on_disk_is_what_the_readmes_show():
