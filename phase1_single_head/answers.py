@@ -56,8 +56,16 @@ def score_by_hand() -> Tensor:
         torch.softmax(scores, dim=-1) => torch.softmax(scores * math.log(2), dim=-1)
     a minus sign lost: key 2 ends in -1, so its score is 1 + 0 + 0 - 1 = 0
         [1, 2, 0, -1] => [1, 2, 0, 1]
-    in another order: the weight of key 0 comes first
+    in another order: the weight of key 0 comes first, then that of key 1
         return torch.softmax(scores, dim=-1) => return torch.softmax(scores, dim=-1).flip(0)
+        return torch.softmax(scores, dim=-1) => return torch.softmax(scores, dim=-1)[[1, 0, 2]]
+        return torch.softmax(scores, dim=-1) => return torch.softmax(scores, dim=-1)[[1, 2, 0]]
+        return torch.softmax(scores, dim=-1) => return torch.softmax(scores, dim=-1)[[2, 0, 1]]
+    neither divided by √d_k nor a weight for the score 0: divide each score by 2, and e⁰ is 1, so
+    key 2 gets a share, too
+        / math.sqrt(4) =>
+        and torch.softmax(scores, dim=-1) => torch.softmax(torch.where(scores == 0, -math.inf,
+        scores), dim=-1)
     """
     query = torch.tensor([1.0, 0, 2, 1])
     keys = torch.tensor([[0.0, 3, 1, 0], [1, 1, 1, 1], [1, 2, 0, -1]])
@@ -117,6 +125,9 @@ MASK_MISTAKES = """
     NaN where something is hidden: 0 · inf and inf - inf are NaN; hide by masked_fill(~mask, -inf),
     without a product and without +inf
         scores.masked_fill(~mask & ~blind, -math.inf) => scores + ~mask * -math.inf
+    a whole row of zeros: if one key is hidden, the others share the 1; if NaN was there before you
+    made it 0, it came from 0 · inf
+        masked_fill(blind, 0.0) => masked_fill(~mask.all(dim=-1, keepdim=True), 0.0)
         scores.masked_fill(~mask & ~blind, -math.inf) => scores + ~mask * -math.inf
         and torch.softmax(scores, dim=-1) => torch.softmax(scores, dim=-1).nan_to_num(0)
 """
@@ -137,6 +148,24 @@ SOFTMAX_MISTAKES = """
         True)).masked_fill(~mask
     softmax over the whole table: each query shares out 1 by itself, over its own row
         torch.softmax(scores, dim=-1).mask => scores.flatten().softmax(0).view_as(scores).mask
+    the largest score of the whole table taken off: a row far below it rounds to 0; take off each
+    row its own largest
+        torch.softmax(scores, dim=-1).mask => (w := (scores - scores.max()).exp()).div(w.sum(-1,
+        True)).mask
+        torch.softmax(scores, dim=-1).mask => (w := (scores - scores.max()).exp()).div(w.sum(-1,
+        True)).nan_to_num(0).mask
+    the largest score of each column taken off: only what is the same for a whole row changes no
+    weight: take off each row its own largest
+        torch.softmax(scores, dim=-1).mask => (w := (scores - scores.max(0, True).values).exp()
+        ).div(w.sum(-1, True)).mask
+    sigmoid in place of e: a weight is e to its score, divided by the sum of these over the visible
+    keys
+        scores.masked_fill(~mask & ~blind, -math.inf) => scores.masked_fill(~mask, -math.inf)
+        and torch.softmax(scores, dim=-1).mask => (w := torch.sigmoid(scores)).div(w.sum(-1,
+        True)).mask
+        torch.softmax(scores, dim=-1).mask => torch.sigmoid(scores).mask
+    all visible keys alike: the scores decide, so take e to each of them
+        scores.masked_fill => (0 * scores).masked_fill
 """
 
 
@@ -147,8 +176,8 @@ def some_hidden(t_q: int, t_k: int) -> Tensor:
 
 
 def one_blind(t_q: int, t_k: int) -> Tensor:
-    """The same, but query 1 may see nothing."""
-    return some_hidden(t_q, t_k) & (torch.arange(t_q) != 1)[:, None]
+    """The same, but query 1 may see nothing, and no query may see key 3."""
+    return some_hidden(t_q, t_k) & (torch.arange(t_q) != 1)[:, None] & (torch.arange(t_k) != 3)
 
 
 def softmax_cases() -> list[Case]:
@@ -156,10 +185,12 @@ def softmax_cases() -> list[Case]:
     mask = some_hidden(5, 7)
     far_apart = torch.tensor([[1000.0, 998, -2000, 997]]).double()
     all_but_last = torch.tensor([[True, True, True, False]])
+    high_and_low = torch.tensor([[1000.0, 999], [-1000, -999]]).double()
     return [
         Case("some keys hidden", (scores, mask)),
         Case("a row 1000, 998, -2000, 997, the last one hidden", (far_apart, all_but_last)),
         Case("hidden scores of 1000", (torch.where(mask, scores, 1e3), mask)),
+        Case("a row near 1000, a row near -1000", (high_and_low, high_and_low < math.inf)),
         Case("visible scores of -1e10", (1e3 - 1.0000001e10 * mask.double(), mask)),
         Case("query 1 may see no key", (scores, one_blind(5, 7))),
     ]
@@ -220,18 +251,77 @@ SCORE_MISTAKES = """
         key.norm(dim=-1)[..., None]).mT
     multiplied by √d_k: divide the scores by it, so that they do not grow with d_k
         query / math.sqrt(query.size(-1)) => query * math.sqrt(query.size(-1))
+    divided by d_k / 2: ** comes before /, so d_k ** 1 / 2 is d_k / 2: write d_k ** 0.5
+        math.sqrt(query.size(-1)) => (query.size(-1) / 2)
+    root rounded: √d_k need not be a whole number, so take it as it is
+        math.sqrt(query.size(-1)) => int(math.sqrt(query.size(-1)))
+    divided by another power of d_k: divide by √d_k, which is d_k ** 0.5, and once
+        math.sqrt(query.size(-1)) => query.size(-1) ** 2
+        math.sqrt(query.size(-1)) => query.size(-1) ** 0.25
+    softmax twice: the weights are the softmax of the scores: once is enough
+        masked_softmax(scores, mask) => masked_softmax(masked_softmax(scores, mask), mask)
+    all visible keys alike: the scores decide, so take e to each of them
+        masked_softmax(scores, mask) => masked_softmax(0 * scores, mask)
 """
-ATTENTION_MISTAKES = MASK_MISTAKES + SCORE_MISTAKES
+ATTENTION_MISTAKES = (
+    MASK_MISTAKES
+    + SCORE_MISTAKES
+    + """
+    nothing visible without a mask: where mask is None nothing is hidden; in a mask of your own True
+    must mean may attend
+        masked_softmax(scores, mask) => masked_softmax(scores, mask) if mask is not None else 0 *
+        scores
+        masked_softmax(scores, mask) => scores.masked_fill(torch.ones_like(scores) > 0 if mask is
+        None else mask, -math.inf).softmax(-1)
+        masked_softmax(scores, mask) => scores.masked_fill(torch.ones_like(scores) > 0 if mask is
+        None else mask, -math.inf).softmax(-1).nan_to_num(0)
+        masked_softmax(scores, mask) => scores.masked_fill(torch.ones_like(scores) > 0 if mask is
+        None else mask, -1e9).softmax(-1)
+    scaled only without a mask: divide the scores before you ask for the mask, whether there is one
+    or not
+        query / math.sqrt(query.size(-1)) => query / (math.sqrt(query.size(-1)) if mask is None else
+        1)
+    a causal mask of your own: only the mask that is given hides something
+        masked_softmax(scores, mask) => masked_softmax(scores, (torch.ones_like(scores).tril() > 0)
+        & (mask is None or mask))
+        masked_softmax(scores, mask) => masked_softmax(scores, torch.ones_like(scores).tril() > 0 if
+        mask is None else mask)
+        masked_softmax(scores, mask) => masked_softmax(scores, mask if mask is None else
+        (torch.ones_like(scores).tril() > 0) & mask)
+    scores returned: the output is right; give back the weights that it was made with, the softmax
+    of the scores
+        weights @ value, weights => weights @ value, scores
+    mask in one of the two only: the output is made with the weights that you give back, and hidden
+    keys have no part in either
+        weights @ value, weights => weights @ value, masked_softmax(scores)
+        weights @ value, weights => masked_softmax(scores) @ value, weights
+    an output where a query sees nothing: all of its weights are 0, and so is the sum of the values,
+    each times its weight
+        weights @ value, weights => (weights @ value).where(weights.sum(-1, True) > 0,
+        value.mean(-2, True)), weights
+"""
+)
 TRANSPOSED = """
     K Qᵀ instead of Q Kᵀ: rows belong to queries, columns to keys; weights[i, j] is how query i
     weighs key j
         query @ key.transpose(-2, -1) => key @ query.transpose(-2, -1)
     weights transposed in the sum: output i is made of row i of the weights: weights @ value
         weights @ value => weights.mT @ value
-    nothing visible without a mask: where mask is None nothing is hidden; in a mask of your own True
-    must mean may attend
-        masked_softmax(scores, mask) => masked_softmax(scores, mask) if mask is not None else 0 *
-        scores
+    weights returned transposed: the output is right; give back the weights as they made it, a row
+    for each query
+        weights @ value, weights => weights @ value, weights.mT
+    only the last value: write += where you add up, since = keeps only what came last
+        weights @ value, weights => weights[..., -1:] * value[..., -1:, :], weights
+    output divided again: the weights of a row sum to 1 already
+        weights @ value, weights => weights @ value / math.sqrt(query.size(-1)), weights
+        weights @ value, weights => weights @ value / value.size(-2), weights
+"""
+QUERY_MASKS = """
+    one mask for all queries: it has a row for each query, so query i may see key j where mask[i, j]
+    is True
+        masked_softmax(scores, mask) => masked_softmax(scores, mask if mask is None else mask[:1])
+        masked_softmax(scores, mask) => masked_softmax(scores, mask if mask is None else
+        mask.any(0))
 """
 ATTENTION = "output, weights"
 
@@ -244,13 +334,14 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
     return weights @ value, weights  # (..., T_q, T_k) @ (..., T_k, d_v) -> (..., T_q, d_v)
 
 
-D_K, D_MODEL, D_V = 3, 11, 13  # the 11 stands in SCORE_MISTAKES, too: a root of d_model
+D_K, D_MODEL, D_V = 6, 11, 13  # the 11 stands in SCORE_MISTAKES, too: a root of d_model
 # Times it, some visible scores lie below any number that should hide, some hidden ones far above.
 VERY_LARGE = -1e13
 
 
 def self_attention_cases() -> list[Case]:
-    x, w_q, *others = draw((5, D_MODEL), (D_MODEL, D_K), (D_MODEL, D_K), (D_MODEL, D_V))
+    shapes = ((5, D_MODEL), (D_MODEL, D_K), (D_MODEL, D_K), (D_MODEL, D_V))
+    x, w_q, *others = draw(*shapes, seed=4)
     large = VERY_LARGE * w_q
     return [
         Case("without a mask", (x, w_q, *others, None)),
@@ -260,7 +351,7 @@ def self_attention_cases() -> list[Case]:
     ]
 
 
-@exercise(ATTENTION, self_attention_cases, ATTENTION_MISTAKES + TRANSPOSED)
+@exercise(ATTENTION, self_attention_cases, ATTENTION_MISTAKES + TRANSPOSED + QUERY_MASKS)
 def self_attention(
     x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, mask: Tensor | None = None
 ) -> Pair:
@@ -291,11 +382,14 @@ def self_attention(
         x @ w_v => x @ w_k
         x @ w_v => x
     queries and keys not made by w_q and w_k: compare x @ w_q with x @ w_k, not x with itself
-        attend(x @ w_q, x @ w_k, x @ w_v, mask) => attend(x * math.sqrt(11 / 3), x, x @ w_v, mask)
+        attend(x @ w_q, x @ w_k, x @ w_v, mask) => attend(x * math.sqrt(11 / 6), x, x @ w_v, mask)
     mask transposed: its rows belong to queries, its columns to keys, as in the weights
         masked_softmax(scores, mask) => masked_softmax(scores, mask if mask is None else mask.mT)
     values not weighed: output i is the sum of all values, each times its weight in row i
         weights @ value => value
+    own value where a query sees nothing: all of its weights are 0, and so is its output
+        weights @ value, weights => (weights @ value).where(weights.sum(-1, True) > 0, value),
+        weights
     """
     return attend(x @ w_q, x @ w_k, x @ w_v, mask)
 
@@ -333,7 +427,8 @@ def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, 
     tanh missing: then the query adds the same to all scores of its row and softmax drops it: every
     row is the same
         torch.tanh(pairs) => pairs
-    tanh before the sum: add first: a unit sees the query and the memory together, then tanh
+    the query has no say: add query and memory, then take tanh of the sum; what is added behind tanh
+    moves all scores of a row alike, and softmax drops it
         torch.tanh(pairs) => (torch.tanh(query @ w_q)[:, None] + torch.tanh(memory @ w_k)[None])
     another function for tanh: Bahdanau's units lie between -1 and 1, as tanh makes them
         torch.tanh => torch.relu
@@ -344,10 +439,13 @@ def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, 
         torch.softmax(scores, dim=-1) => scores / scores.sum(-1, True)
     scaled like a dot product: no √d here: tanh keeps each hidden unit between -1 and 1
         (pairs) @ v => (pairs) @ v / math.sqrt(len(v))
+        (pairs) @ v => (pairs) @ v / math.sqrt(memory.size(1))
     tanh after v: tanh is taken of each hidden unit, before they are multiplied by v and added
         torch.tanh(pairs) @ v => torch.tanh(pairs @ v)
+        torch.tanh(pairs) @ v => torch.tanh(pairs * v).sum(dim=-1)
     tanh twice: once is enough, of the sum of the two
         asks + answers => asks.tanh() + answers.tanh()
+        torch.tanh(pairs) => torch.tanh(torch.tanh(pairs))
     v left out: the score is the dot product of v and the hidden units, not their sum
         torch.tanh(pairs) @ v => torch.tanh(pairs).sum(dim=-1)
     a mean in place of the dot product: add the products of v and the hidden units, and do not
@@ -355,6 +453,16 @@ def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, 
         torch.tanh(pairs) @ v => (torch.tanh(pairs) * v).mean(dim=-1)
     multiplied, not added: add the query and the row of the memory, each times its matrix
         asks + answers => asks * answers
+        torch.tanh(pairs) => (asks.tanh() * answers.tanh())
+    subtracted, not added: add the query and the row of the memory, each times its matrix
+        asks + answers => asks - answers
+        asks + answers => answers - asks
+    one query for all: each query scores the memory by itself, so the rows of the weights differ
+        asks + answers => (asks[:1] + answers).repeat(len(query), 1, 1)
+        asks + answers => (asks.mean(0, True) + answers).repeat(len(query), 1, 1)
+    all rows of the memory alike: a score is made of the query and of one row of the memory, so each
+    row has its own
+        asks + answers => asks + 0 * answers
     a dot product: here a small network scores each pair: v, and tanh of the sum
         torch.tanh(pairs) @ v => (asks * answers).sum(dim=-1)
     softmax over the wrong axis: each query shares out 1 over the memory, so rows must sum to 1;
@@ -367,6 +475,8 @@ def additive_attention(query: Tensor, memory: Tensor, w_q: Tensor, w_k: Tensor, 
         torch.softmax(scores, dim=-1) => scores.exp()
     values made by w_k: the rows of the memory themselves are the values
         weights @ memory => weights @ answers[0]
+    memory not weighed: the output is the sum of its rows, each times its weight
+        weights @ memory => memory.mean(0).repeat(len(query), 1)
     """
     asks = (query @ w_q)[:, None]  # -> (T_q, 1, d)
     answers = (memory @ w_k)[None]  # -> (1, T_k, d)
@@ -406,12 +516,34 @@ def sinusoidal_positions(length: int, d_model: int) -> Tensor:
         return encoding => return torch.cat([encoding[:, 0::2], encoding[:, 1::2]], dim=1)
     positions counted from 1: the first row is position 0: sin 0 = 0, cos 0 = 1
         torch.arange(length) => torch.arange(1, length + 1)
+    positions counted from 1, and something else: the first row is position 0; mend that and ask
+    again
+        torch.arange(length) => torch.arange(1, length + 1)
+        and angle.sin() => torch.cos(angle)
+        and angle.cos() => angle.sin()
+        torch.arange(length) => torch.arange(1, length + 1)
+        and return encoding => return torch.cat([encoding[:, 0::2], encoding[:, 1::2]], dim=1)
+        torch.arange(length) => torch.arange(1, length + 1)
+        and 10000.0 => 1000.0
+        torch.arange(length) => torch.arange(1, length + 1)
+        and torch.arange(0, d_model, 2) => torch.arange(0, d_model, 2) / 2
+    positions counted backwards: row 0 is position 0, and the last row position length - 1
+        return encoding => return encoding.flip(0)
+    pairs counted from 1: the first pair has i = 0, so its angle is the position itself
+        torch.arange(0, d_model, 2) => torch.arange(2, d_model + 2, 2)
+    degrees: sine and cosine take the angle as it is, in radians
+        angle = position * rates => angle = (position * rates).deg2rad()
+    sine and cosine missing: these are the angles; even columns hold their sine, odd ones their
+    cosine
+        angle.sin() => angle
+        and angle.cos() => angle
     exponent i / d_model: the power is 2i / d_model, with i counting pairs of columns: yours grows
     half as fast
         torch.arange(0, d_model, 2) => torch.arange(0, d_model, 2) / 2
     each column its own angle: columns 2i and 2i + 1 share one angle; the cosine's power is 2i /
     d_model as well
         angle.cos() => (angle * 10000 ** (-1 / d_model)).cos()
+        angle.cos() => (angle * 10000 ** (-2 / d_model)).cos()
     an odd d_model fails: the last sine then has no cosine beside it
         angle.cos()[:, :d_model // 2] => angle.cos()
         return encoding => return encoding[:, :d_model // 2 * 2]
@@ -420,22 +552,32 @@ def sinusoidal_positions(length: int, d_model: int) -> Tensor:
     d_model, with i = column // 2
         torch.arange(0, d_model, 2) => 2 * torch.arange(0, d_model, 2)
         and angle.cos() => (angle * 10000 ** (-2 / d_model)).cos()
-    exponent not divided by d_model: the power is 2i / d_model, from 0 to nearly 1
+        torch.arange(0, d_model, 2) => 2 * torch.arange(0, d_model, 2)
+    power far too large: the power is 10000 ** (2i / d_model), from 1 to nearly 10000; by exp it is
+    exp(2i / d_model * log(10000))
         / d_model) => )
-    exponent rounded to a whole number: 2i / d_model lies between 0 and 1, so write / and not //
+    all pairs turn alike: each has its own power 10000 ** (2i / d_model); 2i / d_model lies between
+    0 and 1, and // makes it 0
         (-torch.arange(0, d_model, 2) / d_model) => (-(torch.arange(0, d_model, 2) // d_model))
     brackets missing in the power: ** comes before * and /, so write 10000 ** (2 * i / d_model)
         10000.0 ** (-torch.arange(0, d_model, 2) / d_model) => 1e-08 * torch.arange((d_model + 1) //
         2) / d_model
+        10000.0 ** (-torch.arange(0, d_model, 2) / d_model) => 10000.0 ** -torch.arange(0, d_model,
+        2) / d_model
+        10000.0 ** (-torch.arange(0, d_model, 2) / d_model) => 10000.0 ** -torch.arange(0, d_model,
+        2) * d_model
     multiplied by the power: divide the position by it, so that later columns turn more slowly
         (-torch.arange => (torch.arange
     another base than 10000: then the waves have other lengths
         10000.0 => 1000.0
+        10000.0 => math.e
     sine and cosine exchanged: the even column holds the sine, the odd one the cosine
         angle.sin() => torch.cos(angle)
         and angle.cos() => angle.sin()
     only sines: the odd column of a pair holds the cosine
         angle.cos() => angle.sin()
+    only cosines: the even column of a pair holds the sine
+        angle.sin() => angle.cos()
     rows and columns exchanged: a row is a position, so the result has length rows
         return encoding => return encoding.T
     """
@@ -451,7 +593,7 @@ def sinusoidal_positions(length: int, d_model: int) -> Tensor:
 def cross_attention_cases() -> list[Case]:
     """Equal lengths first: there a mix-up of x and context runs, and its numbers give it away."""
     x, equal, context = draw((5, D_MODEL), (5, D_MODEL), (7, D_MODEL))
-    w_q, *others = draw((D_MODEL, D_K), (D_MODEL, D_K), (D_MODEL, D_V), (D_V, D_MODEL), seed=11)
+    w_q, *others = draw((D_MODEL, D_K), (D_MODEL, D_K), (D_MODEL, D_V), (D_V, D_MODEL), seed=4)
     large = VERY_LARGE * w_q
     return [
         Case("T_q = T_k = 5", (x, equal, w_q, *others, None)),
@@ -464,7 +606,7 @@ def cross_attention_cases() -> list[Case]:
     ]
 
 
-@exercise(ATTENTION, cross_attention_cases, ATTENTION_MISTAKES + TRANSPOSED)
+@exercise(ATTENTION, cross_attention_cases, ATTENTION_MISTAKES + TRANSPOSED + QUERY_MASKS)
 def cross_attention(
     x: Tensor,
     context: Tensor,
@@ -500,6 +642,19 @@ def cross_attention(
         and context @ w_v => x @ w_v
     output projection missing: multiply by w_o, which brings the output from d_v back to d_model
         output @ w_o => output
+    residual added: a layer adds x; here the output is only what is found
+        output @ w_o => x + output @ w_o
+    values not made by w_v: w_v makes values of the context, and w_o brings the output back
+        context @ w_v => context
+        and output @ w_o => output
+    queries and keys not made by w_q and w_k: compare x @ w_q with context @ w_k
+        attend(x @ w_q, context @ w_k, => attend(x * math.sqrt(11 / 6), context,
+        attend(x @ w_q, context @ w_k, => attend(x, context,
+    one matrix for queries and keys: w_q makes queries of x, w_k keys of the context
+        context @ w_k => context @ w_q
+        x @ w_q => x @ w_k
+    w_q and w_k exchanged: w_q makes queries of x, w_k keys of the context
+        attend(x @ w_q, context @ w_k => attend(x @ w_k, context @ w_q
     x and context exchanged: x asks, so w_q reads x; the context answers
         attend(x @ w_q, context @ w_k, context @ w_v, mask) => attend(context @ w_q, x @ w_k, x @
         w_v, mask)

@@ -16,6 +16,7 @@ from phase1_single_head.answers import (
     ATTENTION,
     ATTENTION_MISTAKES,
     MASK_MISTAKES,
+    QUERY_MASKS,
     TRANSPOSED,
     VERY_LARGE,
     Pair,
@@ -43,6 +44,20 @@ SPLIT_UP = """
     mind which comes last
         x.view(batch, length, num_heads, d_model // num_heads) => x.view(batch, length, -1,
         num_heads).mT
+    heads in another order: head h begins at column h * d_k, so head 0 at column 0
+        x.view(batch, length, num_heads, d_model // num_heads) => x.unflatten(-1, (num_heads,
+        -1)).flip(2)
+        x.view(batch, length, num_heads, d_model // num_heads) => x.unflatten(-1, (num_heads,
+        -1)).roll(1, 2)
+        x.view(batch, length, num_heads, d_model // num_heads) => x.unflatten(-1, (num_heads,
+        -1)).roll(-1, 2)
+    the same slice for every head: head h begins at column h * d_k
+        x.view(batch, length, num_heads, d_model // num_heads) => x.unflatten(-1, (num_heads,
+        -1))[:, :, :1].repeat(1, 1, num_heads, 1)
+    positions and sequences exchanged: the first axis of x is B, the second T, so write B, T, D =
+    x.shape
+        x.view(batch, length, num_heads, d_model // num_heads) => x.view(length, batch, num_heads,
+        -1).transpose(0, 1)
 """
 
 
@@ -121,6 +136,9 @@ def merge_heads(x: Tensor) -> Tensor:
     found what
         x.transpose(1, 2).flatten(start_dim=2) => x.mean(dim=1)
         x.transpose(1, 2).flatten(start_dim=2) => x.sum(dim=1)
+        x.transpose(1, 2).flatten(start_dim=2) => x.mean(dim=1).repeat(1, 1, x.size(1))
+    heads in another order: head 0 comes first, and the last head last
+        x.transpose(1, 2).flatten(start_dim=2) => x.flip(1).transpose(1, 2).flatten(2)
     joined with the positions: heads stand side by side in the last axis, and not one after the
     other in the axis of positions
         x.transpose(1, 2).flatten(start_dim=2) => x.flatten(1, 2)
@@ -131,6 +149,12 @@ def merge_heads(x: Tensor) -> Tensor:
         x.transpose(1, 2).flatten(start_dim=2) => x.transpose(1, 3).flatten(2)
         x.transpose(1, 2).flatten(start_dim=2) => x.mT.reshape(x.size(0), x.size(2), -1)
         x.transpose(1, 2).flatten(start_dim=2) => x.permute(2, 0, 1, 3).flatten(2)
+        x.transpose(1, 2).flatten(start_dim=2) => x.mT.transpose(1, 2).reshape(x.size(0), x.size(2),
+        -1)
+        x.transpose(1, 2).flatten(start_dim=2) => x.transpose(1, 3).reshape(x.size(0), x.size(2),
+        -1)
+        x.transpose(1, 2).flatten(start_dim=2) => x.permute(2, 1, 0, 3).reshape(x.size(0),
+        x.size(2), -1)
     """
     # (B, H, T, d_v) -> (B, T, H, d_v) -> (B, T, H * d_v)
     return x.transpose(1, 2).flatten(start_dim=2)
@@ -145,8 +169,14 @@ IN_HEADS = (
     divided by √d_model: each dot product is a sum of d_k = d_model / H products: the root of d_k
     belongs there
         math.sqrt(query.size(-1)) => math.sqrt(query.size(-1) * query.size(-3))
+    divided by d_model: each dot product is a sum of d_k = d_model / H products: the root of d_k
+    belongs there
+        math.sqrt(query.size(-1)) => (query.size(-1) * query.size(-3))
     divided by √H: each dot product is a sum of d_k products: the root of d_k belongs there
         math.sqrt(query.size(-1)) => math.sqrt(query.size(-3))
+    divided by H, or another number than √d_k: each dot product is a sum of d_k products: the root
+    of d_k belongs there
+        math.sqrt(query.size(-1)) => query.size(-3)
 """
 )
 
@@ -157,7 +187,7 @@ def multi_head_cases() -> list[Case]:
     w_q, *others = draw(*4 * [(21, 21)], seed=1)
     return [
         Case("without a mask", (two, w_q, *others, 3, None)),
-        Case("padding, as many sequences as heads", (three, w_q, *others, 3, real_tokens(4, 3, 1))),
+        Case("padding, as many sequences as heads", (three, w_q, *others, 3, real_tokens(3, 4, 1))),
         Case("padding", (two, w_q, *others, 3, real_tokens(2, 4))),
         Case("padding, scores up to 1e13", (two, VERY_LARGE * w_q, *others, 3, real_tokens(2, 4))),
         Case("sequence 1 is only padding", (two, w_q, *others, 3, real_tokens(5, 0))),
@@ -204,21 +234,46 @@ def multi_head_attention(
         x.view(batch, length, num_heads, d_model // num_heads) => x.reshape(batch, num_heads,
         length, -1).swapdims(1, 2)
         and x.transpose(1, 2).flatten(start_dim=2) => x.reshape(x.size(0), x.size(2), -1)
+    one of the three split without transpose: queries, keys and values are all cut first, then
+    transposed
+        split_heads(x @ w_q, num_heads) => (x @ w_q).reshape(len(x), num_heads, x.size(1), -1)
+        split_heads(x @ w_k, num_heads) => (x @ w_k).reshape(len(x), num_heads, x.size(1), -1)
+        split_heads(x @ w_v, num_heads) => (x @ w_v).reshape(len(x), num_heads, x.size(1), -1)
+        split_heads(x @ w_q, num_heads) => (x @ w_q).reshape(len(x), num_heads, x.size(1), -1)
+        and split_heads(x @ w_k, num_heads) => (x @ w_k).reshape(len(x), num_heads, x.size(1), -1)
+    one of the three interleaved: in queries, keys and values head h owns d_k columns in a row, from
+    h * d_k on
+        split_heads(x @ w_q, num_heads) => (x @ w_q).unflatten(-1, (-1, num_heads)).movedim(-1, 1)
+        split_heads(x @ w_k, num_heads) => (x @ w_k).unflatten(-1, (-1, num_heads)).movedim(-1, 1)
+        split_heads(x @ w_v, num_heads) => (x @ w_v).unflatten(-1, (-1, num_heads)).movedim(-1, 1)
     mask on the queries: padding is hidden as a key, from every query: the axis of the mask comes
     last, (B, 1, 1, T)
         mask[:, None, None, :] => mask[:, None, :, None]
     mask on queries and keys: padded queries get something as well, which the loss leaves out: hide
     padded keys alone
         mask[:, None, None, :] => mask[:, None, None, :] & mask[:, None, :, None]
+        merge_heads(heads) @ w_o => merge_heads(heads) @ w_o * (1 if mask is None else mask[...,
+        None])
     mask of one sequence on the head of another: (B, 1, T) lines up with (H, T, T); the mask needs
     (B, 1, 1, T)
         mask[:, None, None, :] => mask[:, None]
     mask of the first sequence for all: each sequence of the batch has its own padding: mask[:,
     None, None, :]
         mask[:, None, None, :] => mask[:1, None, None, :]
+    one mask for the whole batch: each sequence has its own padding: mask[:, None, None, :]
+        mask[:, None, None, :] => mask.any(0)
+        mask[:, None, None, :] => mask.all(0)
     output projection missing: multiply the merged heads by w_o: without it no head's find reaches
     other columns
         merge_heads(heads) @ w_o => merge_heads(heads)
+    residual added: the block adds x; here the output is only what the heads find, times w_o
+        merge_heads(heads) @ w_o => x + merge_heads(heads) @ w_o
+    heads averaged or added up: put them side by side: of a mean or a sum w_o cannot tell which head
+    found what
+        merge_heads(heads) @ w_o => heads.sum(1) @ w_o[:heads.size(-1)]
+        merge_heads(heads) @ w_o => heads.mean(1) @ w_o[:heads.size(-1)]
+        merge_heads(heads) @ w_o => heads.mean(1).repeat(1, 1, num_heads) @ w_o
+        merge_heads(heads) @ w_o => merge_heads(heads) / num_heads @ w_o
     weights averaged over the heads: keep those of each head: the mean of four sharp heads is a
     blurred one
         @ w_o, weights) => @ w_o, weights.mean(dim=1))
@@ -227,6 +282,7 @@ def multi_head_attention(
         x @ w_k => x @ w_q
     values not made by w_v: a value has a matrix of its own
         x @ w_v => x @ w_k
+        x @ w_v => x
     matrices transposed: it is x @ w here; only nn.Linear keeps its matrix transposed
         @ w_o => @ w_o.T
         x @ w_q => x @ w_q.T
@@ -287,6 +343,8 @@ def fused_projection(x: Tensor, w_qkv: Tensor, num_heads: int) -> tuple[Tensor, 
     the last
         in parts => in (parts[0], parts[2], parts[1])
         in parts => in (parts[1], parts[0], parts[2])
+        in parts => in (parts[1], parts[2], parts[0])
+        in parts => in (parts[2], parts[0], parts[1])
     cut into heads first: yours gives each head 3 d_k columns in a row; first cut into queries, keys
     and values
         in parts) => in parts) if not num_heads else split_heads(x @ w_qkv, num_heads).chunk(3,
@@ -306,14 +364,56 @@ def fused_projection(x: Tensor, w_qkv: Tensor, num_heads: int) -> tuple[Tensor, 
         w_qkv).reshape(len(x), 3, num_heads, x.size(1), -1).unbind(1)
     the same part three times: queries are the first d_model columns, keys the next, values the last
         in parts => in parts[:1] * 3
+        in parts => in parts[1:2] * 3
+        in parts => in parts[2:] * 3
+    the same part twice: queries are the first d_model columns, keys the next, values the last
+        in parts => in (parts[0], parts[0], parts[1])
+        in parts => in (parts[0], parts[0], parts[2])
+        in parts => in (parts[0], parts[1], parts[0])
+        in parts => in (parts[0], parts[1], parts[1])
+        in parts => in (parts[0], parts[2], parts[0])
+        in parts => in (parts[0], parts[2], parts[2])
+        in parts => in (parts[1], parts[0], parts[0])
+        in parts => in (parts[1], parts[0], parts[1])
+        in parts => in (parts[1], parts[1], parts[0])
+        in parts => in (parts[1], parts[1], parts[2])
+        in parts => in (parts[1], parts[2], parts[1])
+        in parts => in (parts[1], parts[2], parts[2])
+        in parts => in (parts[2], parts[0], parts[0])
+        in parts => in (parts[2], parts[0], parts[2])
+        in parts => in (parts[2], parts[1], parts[1])
+        in parts => in (parts[2], parts[1], parts[2])
+        in parts => in (parts[2], parts[2], parts[0])
+        in parts => in (parts[2], parts[2], parts[1])
+    cut a column too early or too late: with d = d_model keys are the columns d to 2 d - 1, values
+    2 d to 3 d - 1
+        in parts => in (parts[0], (x @ w_qkv)[..., x.size(-1) - 1:2 * x.size(-1) - 1], parts[2])
+        in parts => in (parts[0], (x @ w_qkv)[..., x.size(-1) + 1:2 * x.size(-1) + 1], parts[2])
+        in parts => in (*parts[:2], (x @ w_qkv)[..., 2 * x.size(-1) - 1:-1])
+        in parts => in (parts[0], (x @ w_qkv)[..., x.size(-1) - 1:2 * x.size(-1) - 1], (x @
+        w_qkv)[..., 2 * x.size(-1) - 1:-1])
+    query scaled: the scores are divided by √d_k, in attention; queries come as they are
+        in parts => in (parts[0] / math.sqrt(x.size(-1) // num_heads), *parts[1:])
+    one of the three split without transpose: queries, keys and values are all cut first, then
+    transposed
+        for part in parts => if part is not parts[0] else part.reshape(len(x), num_heads, x.size(1),
+        -1) for part in parts
+        for part in parts => if part is not parts[1] else part.reshape(len(x), num_heads, x.size(1),
+        -1) for part in parts
+        for part in parts => if part is not parts[2] else part.reshape(len(x), num_heads, x.size(1),
+        -1) for part in parts
+    one of the three not cut into heads: each of them is, as in exercise 1
+        for part in parts => if part is not parts[0] else part for part in parts
+        for part in parts => if part is not parts[1] else part for part in parts
+        for part in parts => if part is not parts[2] else part for part in parts
     """
     parts = (x @ w_qkv).chunk(3, dim=-1)  # (B, T, 3 d_model) -> 3 x (B, T, d_model)
     return tuple(split_heads(part, num_heads) for part in parts)
 
 
 def grouped_cases() -> list[Case]:
-    """H = 6, T_q = 5, T_k = 7, d_k = 3, d_v = 11."""
-    inputs = {groups: draw((6, 5, 3), (groups, 7, 3), (groups, 7, 11)) for groups in (2, 1, 6)}
+    """H = 6, T_q = 5, T_k = 7, d_k = 10, d_v = 11."""
+    inputs = {groups: draw((6, 5, 10), (groups, 7, 10), (groups, 7, 11)) for groups in (2, 1, 6)}
     query, *others = inputs[2]
     return [
         *(Case(f"H = 6, G = {groups}", (*tensors, None)) for groups, tensors in inputs.items()),
@@ -325,7 +425,7 @@ def grouped_cases() -> list[Case]:
     ]
 
 
-@exercise(ATTENTION, grouped_cases, IN_HEADS)
+@exercise(ATTENTION, grouped_cases, IN_HEADS + QUERY_MASKS)
 def grouped_query_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
 ) -> Pair:
@@ -351,6 +451,27 @@ def grouped_query_attention(
         key.repeat_interleave(shared_by, dim=0) => key.repeat(shared_by, 1, 1)
         and value.repeat_interleave(shared_by, dim=0) => value.repeat(shared_by, 1, 1)
         value.repeat_interleave(shared_by, dim=0) => value.repeat(shared_by, 1, 1)
+        key.repeat_interleave(shared_by, dim=0) => key.repeat(shared_by, 1, 1)
+    key-value heads in another order: query head h reads number h // (H / G), so the first ones read
+    number 0
+        key.repeat_interleave(shared_by, dim=0) => key.flip(0).repeat_interleave(shared_by, dim=0)
+        and value.repeat_interleave(shared_by, dim=0) => value.flip(0).repeat_interleave(shared_by,
+        dim=0)
+        key.repeat_interleave(shared_by, dim=0) => key.flip(0).repeat_interleave(shared_by, dim=0)
+        value.repeat_interleave(shared_by, dim=0) => value.flip(0).repeat_interleave(shared_by,
+        dim=0)
+        key.repeat_interleave(shared_by, dim=0) => key.repeat_interleave(shared_by, dim=0).roll(1,
+        0)
+        and value.repeat_interleave(shared_by, dim=0) => value.repeat_interleave(shared_by,
+        dim=0).roll(1, 0)
+        key.repeat_interleave(shared_by, dim=0) => key.repeat_interleave(shared_by, dim=0).roll(-1,
+        0)
+        and value.repeat_interleave(shared_by, dim=0) => value.repeat_interleave(shared_by,
+        dim=0).roll(-1, 0)
+        key.repeat_interleave(shared_by, dim=0) => key[torch.arange(len(query)).clamp(max=len(key) -
+        1)]
+        and value.repeat_interleave(shared_by, dim=0) =>
+        value[torch.arange(len(query)).clamp(max=len(value) - 1)]
     one key-value head for all: with G of them query head h reads number h // (H / G)
         key.repeat_interleave(shared_by, dim=0) => key[:1].repeat(len(query), 1, 1)
         and value.repeat_interleave(shared_by, dim=0) => value[:1].repeat(len(query), 1, 1)
@@ -358,6 +479,10 @@ def grouped_query_attention(
         1)
         and value.repeat_interleave(shared_by, dim=0) => value.mean(0,
         keepdim=True).repeat(len(query), 1, 1)
+        key.repeat_interleave(shared_by, dim=0) => key[-1:].repeat(len(query), 1, 1)
+        and value.repeat_interleave(shared_by, dim=0) => value[-1:].repeat(len(query), 1, 1)
+        key.repeat_interleave(shared_by, dim=0) => key[:1].repeat(len(query), 1, 1)
+        value.repeat_interleave(shared_by, dim=0) => value[:1].repeat(len(query), 1, 1)
     """
     shared_by = query.size(0) // key.size(0)  # H / G
     # Query heads read the key-value heads 0 0 0 1 1 1.
@@ -486,10 +611,56 @@ def transformer_block(
         and y + dropped(hidden @ w_2) => dropped(y + hidden @ w_2)
         x + dropped(found) => dropped(x + found)
         y + dropped(hidden @ w_2) => dropped(y + hidden @ w_2)
+        x + dropped(found) => dropped(x) + found
+        and y + dropped(hidden @ w_2) => dropped(y) + hidden @ w_2
     dropout of the hidden numbers: here it is of what w_2 makes of them, of what is added; some
     models have both
         y + dropped(hidden @ w_2) => y + dropped(hidden) @ w_2
         y + dropped(hidden @ w_2) => y + dropped(dropped(hidden) @ w_2)
+    minus in place of plus: what attention and the feed-forward network find is added to the stream
+        x + dropped(found) => x - dropped(found)
+        and y + dropped(hidden @ w_2) => y - dropped(hidden @ w_2)
+        x + dropped(found) => x - dropped(found)
+        y + dropped(hidden @ w_2) => y - dropped(hidden @ w_2)
+    feed-forward network first: attention comes first, and the feed-forward network reads its sum
+        found, weights = => x = x + dropped(torch.relu(norm(x) @ w_1) @ w_2); found, weights =
+        and y + dropped(hidden @ w_2) => y
+    attention not added: add to x what it found, before the feed-forward network reads the sum
+        x + dropped(found) => x
+    feed-forward reads what attention found: it reads the norm of the sum, of x + found
+        norm(y) @ w_1 => norm(found) @ w_1
+    a stream added twice or left out: attention adds to x, and the feed-forward network to their sum
+        y + dropped(hidden @ w_2) => y + found + dropped(hidden @ w_2)
+        y + dropped(hidden @ w_2) => y + y + dropped(hidden @ w_2)
+        y + dropped(hidden @ w_2) => x + y + dropped(hidden @ w_2)
+        y + dropped(hidden @ w_2) => found + dropped(hidden @ w_2)
+    norm of what is added: norm(x) goes into attention; what comes out is added as it is
+        x + dropped(found) => x + norm(dropped(found))
+        x + dropped(found) => x + norm(dropped(found))
+        and y + dropped(hidden @ w_2) => y + norm(dropped(hidden @ w_2))
+        attention(norm(x) => attention(x
+        and x + dropped(found) => x + norm(dropped(found))
+        and norm(y) @ w_1 => y @ w_1
+        and y + dropped(hidden @ w_2) => y + norm(dropped(hidden @ w_2))
+    ReLU before w_1: first norm @ w_1, then max(0, ...) of that, then w_2
+        torch.relu(norm(y) @ w_1) => torch.relu(norm(y)) @ w_1
+    another number than 1e-5: add 1e-5 to the variance, below the root
+        eps=1e-05 => eps=1e-06
+        eps=1e-05 => eps=1e-08
+        eps=1e-05 => eps=0.001
+    dropout of what is read: attention and the feed-forward network read all; drop what they give
+        attention(norm(x) => attention(dropped(norm(x))
+        and x + dropped(found) => x + found
+        attention(norm(x) => attention(dropped(norm(x))
+        norm(y) @ w_1 => dropped(norm(y)) @ w_1
+        norm(y) @ w_1 => dropped(norm(y)) @ w_1
+        and dropped(hidden @ w_2) => hidden @ w_2
+        found, weights = => x = dropped(x); found, weights =
+    dropout more than once: each of the two results is dropped once, just before it is added
+        dropout(added) if training else added => dropout(dropout(added)) if training else added
+        y + dropped(hidden @ w_2) => dropped(y + dropped(hidden @ w_2))
+    dropout of the weights: return them as attention gave them
+        @ w_2), weights) => @ w_2), dropped(weights))
     residual of the norm: add to x itself, not to norm(x); the norm is what the next part reads
         x + dropped(found) => norm(x) + dropped(found)
         and y + dropped(hidden @ w_2) => norm(y) + dropped(hidden @ w_2)
@@ -510,6 +681,9 @@ def transformer_block(
         torch.relu(norm(y) @ w_1) => F.silu(norm(y) @ w_1)
         torch.relu(norm(y) @ w_1) => torch.sigmoid(norm(y) @ w_1)
         torch.relu(norm(y) @ w_1) => torch.tanh(norm(y) @ w_1)
+        torch.relu(norm(y) @ w_1) => F.leaky_relu(norm(y) @ w_1)
+        torch.relu(norm(y) @ w_1) => (norm(y) @ w_1).abs()
+        torch.relu(norm(y) @ w_1) => (norm(y) @ w_1).clamp(max=0)
     ReLU at the end: it stands between w_1 and w_2; what is added may be negative
         torch.relu(norm(y) @ w_1) => norm(y) @ w_1
         and dropped(hidden @ w_2) => dropped(torch.relu(hidden @ w_2))
@@ -527,6 +701,14 @@ def transformer_block(
         F.layer_norm(x, x.shape[-1:], eps=1e-05) => (x - x.mean(0)) / (x.var(0, False) +
         1e-05).sqrt()
         F.layer_norm(x, x.shape[-1:], eps=1e-05) => F.layer_norm(x, x.shape)
+    another norm: subtract the mean, and divide by √(variance + 1e-5); the variance is the mean of
+    the squared differences
+        F.layer_norm(x, x.shape[-1:], eps=1e-05) => F.normalize(x, dim=-1)
+        F.layer_norm(x, x.shape[-1:], eps=1e-05) => F.normalize(x - x.mean(-1, True), dim=-1)
+        F.layer_norm(x, x.shape[-1:], eps=1e-05) => (x - x.mean(-1, True)) / (x.square().mean(-1,
+        True) + 1e-05).sqrt()
+        F.layer_norm(x, x.shape[-1:], eps=1e-05) => x - x.mean(-1, True) / (x.var(-1, False,
+        keepdim=True) + 1e-05).sqrt()
     causal mask missing: if causal is True, give attention a mask that lets position i see j <= i;
     yours looks ahead
         causal_mask(len(x)) if causal else None => None
@@ -580,6 +762,26 @@ def attention_pooling(query: Tensor, x: Tensor, mask: Tensor) -> Pair:
     divided by another size than √d_model: a score is a sum of d_model products, whatever T
         math.sqrt(len(query)) => len(query)
         math.sqrt(len(query)) => math.sqrt(x.size(1))
+        math.sqrt(len(query)) => math.sqrt(len(x))
+        math.sqrt(len(query)) => (len(query) / 2)
+        math.sqrt(len(query)) => mask.sum(-1, True).clamp(min=1).sqrt()
+    root rounded: √d_model need not be a whole number, so take it as it is
+        math.sqrt(len(query)) => int(math.sqrt(len(query)))
+    multiplied by √d_model: divide the scores by it, so that they do not grow with d_model
+        / math.sqrt(len(query)) => * math.sqrt(len(query))
+    softmax twice: the weights are the softmax of the scores: once is enough
+        masked_softmax(scores, mask) => masked_softmax(masked_softmax(scores, mask), mask)
+    mask of the first sequence for all: each sequence has its own padding, so use all rows of the
+    mask
+        masked_softmax(scores, mask) => masked_softmax(scores, mask[:1].expand_as(mask))
+    mask in one of the two only: pooled is made with the weights that you give back, and padding has
+    no part in either
+        pooled.squeeze(1), weights => pooled.squeeze(1), masked_softmax(scores)
+        pooled = weights[:, None, :] => pooled = masked_softmax(scores)[:, None, :]
+    an output where all is padding: all weights are 0 there, and so is the sum of the vectors, each
+    times its weight
+        pooled.squeeze(1) => torch.where(mask.any(-1, True), pooled.squeeze(1), x.mean(1))
+        pooled.squeeze(1) => torch.where(mask.any(-1, True), pooled.squeeze(1), query)
     softmax over the wrong axis: each sentence shares out 1 over its tokens
         masked_softmax(scores, mask) => masked_softmax(scores.mT, mask.mT).mT
     softmax missing: these are scores; a weight is e to its score, divided by the sum of these
@@ -589,13 +791,26 @@ def attention_pooling(query: Tensor, x: Tensor, mask: Tensor) -> Pair:
         masked_softmax(scores, mask) => (scores * mask) / (scores * mask).sum(-1, True)
     averaged, not added: the weights sum to 1 already, so add up the weighed vectors
         weights[:, None, :] @ x => weights[:, None, :] @ x / x.size(1)
+        weights[:, None, :] @ x => weights[:, None, :] @ x / mask.sum(-1).clamp(min=1)[:, None,
+        None]
+    scores in place of weights: pooled is the sum of the vectors, each times its weight, the softmax
+    of its score
+        weights[:, None, :] @ x => scores[:, None, :] @ x
+        weights[:, None, :] @ x => (scores * mask)[:, None, :] @ x
     weights not used: pooled is the sum of the vectors, each times its weight
         weights[:, None, :] @ x => x.sum(1, True)
         weights[:, None, :] @ x => x.mean(1, True)
+        weights[:, None, :] @ x => mask[:, None, :].double() @ x
+        weights[:, None, :] @ x => mask[:, None, :].double() @ x / mask.sum(-1).clamp(min=1)[:,
+        None, None]
+        weights[:, None, :] @ x => x[:, :1]
+        weights[:, None, :] @ x => x[:, -1:]
     cosine in place of the dot product: do not divide by the lengths of the vectors
         x @ query / math.sqrt(len(query)) => F.cosine_similarity(x, query, dim=-1)
     the largest, not the sum: pooled is the sum of the vectors, each times its weight
         weights[:, None, :] @ x => (weights[:, :, None] * x).amax(1, True)
+        weights[:, None, :] @ x => x.amax(1, True)
+        weights[:, None, :] @ x => x[range(len(x)), weights.argmax(1)][:, None]
     """
     scores = x @ query / math.sqrt(len(query))  # (B, T, d_model) @ (d_model,) -> (B, T)
     weights = masked_softmax(scores, mask)

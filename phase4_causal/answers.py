@@ -255,8 +255,8 @@ def next_word_probabilities(logits: Tensor, temperature: float, top_k: int) -> T
 
 
 def cache_cases() -> list[Case]:
-    """B = 2, T = 5, d_model = 11, d_k = 3, d_v = 7, room for 13 words; then an empty cache."""
-    shapes = ((2, 11), (13, 11), (11, 3), (11, 3), (11, 7), (2, 5, 3), (2, 5, 7))
+    """B = 2, T = 5, d_model = 11, d_k = 6, d_v = 7, room for 13 words; then an empty cache."""
+    shapes = ((2, 11), (13, 11), (11, 6), (11, 6), (11, 7), (2, 5, 6), (2, 5, 7))
     *inputs, keys, values = (2 * drawn for drawn in draw(*shapes))
     return [
         Case(f"{t} words in the cache", (*inputs, keys[:, :t], values[:, :t])) for t in (5, 1, 0)

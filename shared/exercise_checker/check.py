@@ -35,6 +35,24 @@ ERRORS = """
         Boolean value of Tensor =>
     the mask may be None: then nothing is hidden, so ask for that first
         unary ~: 'NoneType' =>
+        'NoneType' object (is not subscriptable|has no attribute) =>
+    True or False where a mask is needed: a mask is a tensor, of shape (T_q, T_k), or None
+        'bool' object (is not subscriptable|has no attribute) =>
+    a mask of numbers: make it bool, with True = may attend, as by .bool() or by a comparison
+        invert.* only implemented on integer and Boolean =>
+    an index too large: the last of n has index n - 1
+        index .* is out of bounds =>
+        index out of range =>
+    more parts than names, or fewer: chunk(3) makes 3 parts, split(3) makes parts of 3 numbers; in
+    B, T, D = x.shape there is a name for each axis
+        values to unpack =>
+    cut along another axis than you meant: give it by dim=..., and -1 is the last one
+        stack expects each tensor to be equal size =>
+        Provided sizes .* multiply up =>
+    one axis left: repeat_interleave without dim=... makes one axis of all
+        batches of matrices. Got 1-D =>
+    the largest of a number and a tensor: x.clamp(min=0), or torch.relu(x)
+        max.. received an invalid combination of arguments - got .int, Tensor =>
     axes that do not line up: they are compared from the last one on, and must be equally long, or
     one of them 1, as [:, None] makes it
         size of tensor a =>
@@ -42,6 +60,7 @@ ERRORS = """
         view size is not compatible =>
     a size must be a whole number: 6 / 2 is 3.0, and 6 // 2 is 3
         but got float =>
+        got .float, int =>
         'float' object cannot be interpreted as an integer =>
     e to a large score is too large for a float: subtract the largest score of the row first
         math range error =>
@@ -287,11 +306,14 @@ def recognise(exercise: Exercise, function: Function, number: int, wrong: list[i
     with warnings.catch_warnings(action="ignore"):  # about what the reader did not write
         for parts in (everything, *one_result):
             for name_and_hint, mistake in mistakes(exercise):
-                if parts != everything and name_and_hint.startswith("returned in"):
+                if parts != everything and name_and_hint.startswith("results in"):
                     continue  # one result in another's place shows nothing
                 pair = (function, mistake, parts)
-                if not agree(exercise, here, *pair) or is_right(exercise, mistake, here):
-                    continue  # a mistake that does not show here is another one
+                if not agree(exercise, here, *pair):
+                    continue
+                _, spoilt = problem_of(exercise, call(exercise, mistake, *here), *here)
+                if spoilt != wrong:
+                    continue  # one that does not show here, or spoils what is right, is another
                 if is_right(exercise, mistake, cases[:number]):
                     known = known or name_and_hint
                     if agree(exercise, cases[number + 1 :], *pair):

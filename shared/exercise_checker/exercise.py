@@ -142,6 +142,6 @@ def mistakes(exercise: Exercise) -> list[tuple[str, Function]]:
     ways = ways_in("\n".join(exercise.paragraphs[3:])) + ways_in(exercise.tables)
     functions = [(name_and_hint, edited(exercise.solution, way)) for name_and_hint, way in ways]
     if len(exercise.names) > 1:
-        hint = f"returned in the wrong order: the task says: return {exercise.returns}"
+        hint = f"results in the wrong order: the task says: return {exercise.returns}"
         functions.append((hint, lambda *inputs: exercise.solution(*inputs)[::-1]))
     return functions

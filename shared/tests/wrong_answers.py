@@ -269,10 +269,10 @@ WRONG = {
         ("", lambda s, m: soft(s, m).round(decimals=2)),
     ],
     "self_attention": [
-        ("not divided by √d_k", lambda x, q, k, v, m: attend(x @ q * 3**0.5, x @ k, x @ v, m)),
+        ("not divided by √d_k", lambda x, q, k, v, m: attend(x @ q * 6**0.5, x @ k, x @ v, m)),
         (
             "divided by another size than √d_k",
-            lambda x, q, k, v, m: attend(x @ q * (3 / x.size(1)) ** 0.5, x @ k, x @ v, m),
+            lambda x, q, k, v, m: attend(x @ q * (6 / x.size(1)) ** 0.5, x @ k, x @ v, m),
         ),
     ],
     "additive_attention": [
@@ -417,7 +417,7 @@ RIGHT = {
     "masked_softmax": lambda s, m: torch.where(
         m, (s - s.masked_fill(~m, -INF).logsumexp(1, True)).exp(), 0.0
     ),
-    "self_attention": lambda x, q, k, v, m: attend(x @ q @ k.T, x * (11 / 3) ** 0.5, x @ v, m),
+    "self_attention": lambda x, q, k, v, m: attend(x @ q @ k.T, x * (11 / 6) ** 0.5, x @ v, m),
     "additive_attention": additive,
     "sinusoidal_positions": waves,
     "cross_attention": cross,
