@@ -42,8 +42,8 @@ ELSEWHERE = {
     "phase2_multi_head/README.md": "2.7; 16; 64",  # e; the recipe
     "phase2_multi_head/heads/README.md": "300; 800",  # steps, of the models that all phases share
     # formulas of cost_model.py; times on an H100
-    "phase2_multi_head/costs/README.md": "14.6; 2.4; 8,192; 0.54; 0.58; 0.39; 0.66; 0.83; 0.74; 0.63; "
-    "5.7; 5.4; 3.5; 1.4",
+    "phase2_multi_head/costs/README.md": "14.6; 2.4; 8,192; "
+    "0.54; 0.58; 0.39; 0.66; 0.83; 0.74; 0.63; 5.7; 5.4; 3.5; 1.4",
     "phase3_visualization/README.md": "0.15; 65 %",  # a threshold; Clark et al. 2019
     "phase3_visualization/pretrained/README.md": "23",  # million numbers
     "phase4_causal/README.md": "0.95; 4.6",  # top-p; ln of the size of the vocabulary
