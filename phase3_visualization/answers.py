@@ -22,6 +22,7 @@ def entropy_cases() -> list[Case]:
     with_zeros = scores.clone()
     queries = torch.arange(5)
     with_zeros[:, queries, 2 * queries % 7] = -1000  # so low that the weight is exactly 0
+    with_zeros[:, 2, 1:] = -1000  # all of the weight on one key
     kinds = (
         ("every key visible", scores, all_visible),
         ("some keys hidden", scores, some_hidden(5, 7)),
@@ -83,11 +84,20 @@ def head_entropy(weights: Tensor, mask: Tensor) -> Tensor:
         torch.special.entr(weights) => -(weights * weights.clamp(min=0.001).log())
     sign: ln of a weight below 1 is negative, so the entropy is the sum of -w ln w
         torch.special.entr(weights) => -torch.special.entr(weights)
+    a row with all weight on one key left out: it counts, with 0, if its query may see two keys
+        shares.mean(dim=-1) => shares.sum(dim=-1) / (shares > 0).sum(dim=-1)
+    n down the columns: a row of the mask says what one query may see, so count along the last axis
+        return shares.mean(dim=-1) => return (entropy / mask.sum(0).log()[:len(mask)])[:,
+        choice].mean(dim=-1)
     1 less the entropy: 0 is for one key, 1 for all alike
         shares.mean(dim=-1) => 1 - shares.mean(dim=-1)
     weights of 0 taken as hidden: a visible key may have a weight of 0; count the keys in the mask
         shares = entropy[:, choice] / visible[choice].log() => shares = entropy[:, choice] /
         (weights > 0).sum(dim=-1)[:, choice].log()
+        return shares.mean(dim=-1) => n = (weights > 0).sum(dim=-1); return (entropy / n.clamp(
+        min=2).log()).sum(dim=-1) / (n > 1).sum(dim=-1)
+        return shares.mean(dim=-1) => n = (weights > 0).sum(dim=-1)[:, choice].clamp(min=2); return
+        (entropy[:, choice] / n.log()).mean(dim=-1)
     ratio of sums: divide each row by its own ln n, then take the mean over the rows
         shares.mean(dim=-1) => entropy[:, choice].sum(dim=-1) / visible[choice].log().sum()
     the sum over the rows, not their mean: a longer text would have a larger number
@@ -196,6 +206,12 @@ def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
     sentence first
         right.transpose(1, 2)[has_gold].double().mean(dim=0) => (right.sum(dim=-1) /
         has_gold.sum(dim=-1, keepdim=True)).nanmean(dim=0)
+    mean over sentences: all queries of all sentences count alike, so do not take the mean of each
+    sentence first
+        right.transpose(1, 2)[has_gold].double().mean(dim=0) => (right.sum(dim=-1) /
+        has_gold.sum(dim=-1, keepdim=True)).nanmean(dim=0)
+        and hits.max() / has_gold.sum() => torch.stack([(gold.diagonal(k, dim1=1, dim2=2).sum(-1) /
+        has_gold.sum(-1)).nanmean() for k in offsets]).max()
     a k for each sentence: the rule knows no sentence; take the k that is best for all of them
     together
         torch.stack([gold.diagonal(k, dim1=1, dim2=2).sum() for k in offsets]) =>
@@ -298,6 +314,10 @@ def measured_rollout(weights: Tensor, by_head: Tensor, own_share: Tensor) -> Ten
         step @ rollout => step
     last layer left out: all L layers follow one another
         zip(weights, by_head, own_share, strict=True) => zip(weights[:-1], by_head, own_share)
+    own share of the word, not of the row: a position keeps own_share of what the layer before left
+    there: own * rollout
+        step @ rollout => own * identity + (1 - own) * heads @ rollout
+        step @ rollout => own * rollout + (1 - own) * heads
     begun with another matrix: before the first layer each position is its own word, the identity
         rollout = identity => rollout = 0 * identity
         rollout = identity => rollout = torch.ones_like(identity)
@@ -313,8 +333,8 @@ def measured_rollout(weights: Tensor, by_head: Tensor, own_share: Tensor) -> Ten
 
 
 def patch_cases() -> list[Case]:
-    """B = 2, T = 5, H = 3, d_v = 7; at last a single head, which restores everything."""
-    clean, corrupted, w_o, direction = draw((2, 5, 21), (2, 5, 21), (21, 21), (21,), seed=3)
+    """B = 2, T = 5, H = 3, d_v = 7; a share is below 0, one above 1; at last a single head."""
+    clean, corrupted, w_o, direction = draw((2, 5, 21), (2, 5, 21), (21, 21), (21,))
     cases = []
     for num_heads, patched in ((3, 1), (3, 0), (3, 2), (1, 0)):
         inputs = (clean, corrupted, w_o, direction, num_heads, patched)
@@ -351,6 +371,8 @@ def patch_head(
         torch.arange(len(w_o)) // d_v => torch.arange(len(w_o)) % num_heads
     clean and corrupted swapped: read the corrupted text, and put in one head from the clean one
         torch.where(columns, clean, corrupted) => torch.where(columns, corrupted, clean)
+    output without w_o: the heads are put side by side, and then comes w_o
+        return (output, => return (torch.where(columns, clean, corrupted),
     removed, not replaced: zeros are ablation: the head hands on what it gave for the clean text
         torch.where(columns, clean, corrupted) => torch.where(columns, 0.0, corrupted)
     added, not replaced: what the head gave for the corrupted text must go
@@ -483,6 +505,9 @@ def direct_logit_attribution(
     mean of the other words: the mean is over all V words, the right one included
         - logits.mean(dim=-1) => - (logits.sum(dim=-1) - logits[:, places, right]) /
         (logits.size(-1) - 1)
+    mean over the positions subtracted: the logit of the right word is compared with the mean over
+    all words, at each position
+        - logits.mean(dim=-1) => - logits.mean(dim=1)[:, right]
     the sum over the positions: the share of a head is a mean over them
         shares.mean(dim=-1) => shares.sum(dim=-1)
     only the last position: the share of a head is a mean over all positions

@@ -334,6 +334,12 @@ def cached_step(
     oldest word dropped: the cache grows by one; it loses nothing here
         [past_keys, key] => [past_keys[:, 1:], key]
         and [past_values, value] => [past_values[:, 1:], value]
+    cache not grown: the new key and value go behind the cached ones, before the query asks
+        [past_keys, key], dim=1) => [past_keys, key], dim=1)[:, :-1]
+        and [past_values, value], dim=1) => [past_values, value], dim=1)[:, :-1]
+    only the first key seen: with one query is_causal=True lets it see key 0 alone; the new word may
+    see all keys
+        attend(query, keys, values) => attend(query, keys[:, :1], values[:, :1])
     only the new key and value returned: the next step needs all of them
         (output[:, 0], keys, values) => (output[:, 0], key, value)
     """
@@ -426,6 +432,9 @@ def merge_tiles(
         and (largest_b - finite).exp() => largest_b.exp()
     exp left out: a total is multiplied by exp(own - new), not by own - new
         .exp() =>
+    powers of 2: the scores here are powers of e, so use exp and not exp2
+        (largest_a - finite).exp() => (largest_a - finite).exp2()
+        and (largest_b - finite).exp() => (largest_b - finite).exp2()
     exp overflows: e^1000 is inf, and inf / inf NaN; take exp of own - new, which is at most 0
         (largest_a - finite).exp() => largest_a.exp() / finite.exp()
         and (largest_b - finite).exp() => largest_b.exp() / finite.exp()
@@ -609,6 +618,15 @@ def gated_memory_step(
         alpha[:, None, None] * state => (1 - alpha[:, None, None]) * state
     beta on what was found alone: it is for the whole difference
         beta[:, None] * (value - found) => value - beta[:, None] * found
+    the new memory fades: only what was there before does, and before the new word is written
+        faded = alpha[:, None, None] * state => faded = state
+        and new_state = faded + key[:, :, None] * difference[:, None] => new_state = alpha[:, None,
+        None] * (faded + key[:, :, None] * difference[:, None])
+    alpha and beta exchanged: alpha is how much stays, beta how much is written
+        alpha[:, None, None] * state => beta[:, None, None] * state
+        and beta[:, None] * (value - found) => alpha[:, None] * (value - found)
+    1 - beta in place of beta: beta is how much is written
+        beta[:, None] * (value - found) => (1 - beta[:, None]) * (value - found)
     memory replaced: the outer product is added to the faded memory
         faded + key => key
     divided by √d_k: nothing is divided by that here, see the task
@@ -627,6 +645,8 @@ def gated_memory_step(
         and F.normalize(key, dim=-1) => key.softmax(-1)
         F.normalize(query, dim=-1) => query / query.sum(-1, True)
         and F.normalize(key, dim=-1) => key / key.sum(-1, True)
+        F.normalize(query, dim=-1) => F.normalize(query, p=1, dim=-1)
+        and F.normalize(key, dim=-1) => F.normalize(key, p=1, dim=-1)
     """
     query = F.normalize(query, dim=-1)
     key = F.normalize(key, dim=-1)
@@ -679,9 +699,13 @@ def induction_score(weights: Tensor, tokens: Tensor) -> Tensor:
     the word before: that is what a previous-token head needs; the answer stands after the earlier
     occurrence
         F.pad(earlier, (1, 0))[..., :-1] => F.pad(earlier, (0, 1))[..., 1:]
-    own position counted as earlier: a word is no earlier occurrence of itself: below the diagonal
-    alone, tril(-1)
+        F.pad(earlier, (1, 0))[..., :-1] => earlier.roll(-1, -1)
+    two words on: the answer is the word that came directly after the earlier occurrence
+        F.pad(earlier, (1, 0))[..., :-1] => F.pad(earlier, (2, 0))[..., :-2]
+    own or later positions counted as earlier: an earlier occurrence lies below the diagonal, so use
+    tril(-1)
         tril(diagonal=-1) => tril()
+        same.tril(diagonal=-1) => same & ~torch.eye(tokens.size(1), dtype=torch.bool)
     rows without an earlier occurrence counted: they were not asked: leave them out of the mean
         gold.any(dim=-1) => torch.ones_like(tokens)
     mean of the places, not their sum: a perfect head scores 1 however often the block is repeated:
@@ -814,17 +838,12 @@ def absorbed_attention(
 
 
 def draft_cases() -> list[Case]:
-    """n = 4, V = 7. The ratios p / q: 0.7, 1.1, 0.5, 0.6; where all stay 2.7, 3.9, 1.2, 10."""
-    drafted, judged = draw((4, 7), (5, 7), seed=25)
-    q, p = (2 * drafted).softmax(-1), (2 * judged).softmax(-1)
-    words_and_luck = {
-        "the third word is refused": ([0, 1, 1, 5], [0.1, 0.5, 0.6, 0.7]),
-        "the first word is refused": ([0, 1, 1, 5], [0.8, 0.95, 0.9, 0.9]),
-        "all stay": ([1, 6, 4, 6], [0.9, 0.6, 0.2, 0.8]),
-    }
+    """n = 6, V = 7: drafts of which 0, 1, 2 ... and all 6 words stay."""
     cases = []
-    for name, (words, luck) in words_and_luck.items():
-        cases.append(Case(name, (torch.tensor(words), q, p, torch.tensor(luck).double())))
+    for kept, seed in enumerate((79, 56, 80, 12, 100, 172, 6)):
+        drafted, judged, scores, luck = draw((6, 7), (7, 7), (6, 7), (6,), seed=seed)
+        q, p = (2 * drafted).softmax(-1), (2 * judged).softmax(-1)
+        cases.append(Case(f"{kept} of 6 stay", (scores.argmax(-1), q, p, (4 * luck).sigmoid())))
     return cases
 
 
@@ -860,12 +879,34 @@ def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tens
     luck ignored: p >= q keeps the same words each time; word i stays with the chance p / q, if
     luck[i] is below it
         luck < p[places, words] / q[places, words] => p[places, words] >= q[places, words]
+        luck < p[places, words] / q[places, words] => p[places, words] > 0.5
     luck the wrong way round: the word stays if luck[i] is below the ratio
         luck < p => luck > p
     p alone: a word that was drafted with the chance q stays with p / q
         p[places, words] / q[places, words] => p[places, words]
+    q alone: a word that was drafted with the chance q stays with p / q
+        p[places, words] / q[places, words] => q[places, words]
+    luck of another word: word i stays if luck[i], its own number, is below p / q
+        luck < p => luck.mean() < p
+        luck < p => luck.flip(0) < p
+        luck < p => luck.roll(-1) < p
+        luck < p => luck[0] < p
+    ratios multiplied: each word is judged by its own p / q
+        p[places, words] / q[places, words] => (p[places, words] / q[places, words]).cumprod(0)
+    p of the next place: row i of p judges word i; row n is for the word behind all
+        p[places, words] / q[places, words] => p[places + 1, words] / q[places, words]
+    1 - p / q: the word stays if luck[i] is below p / q
+        luck < p[places, words] / q[places, words] => luck < 1 - p[places, words] / q[places, words]
+        luck < p[places, words] / q[places, words] => luck > 1 - p[places, words] / q[places, words]
     a difference for the ratio: word i stays if luck[i] is below p / q
         p[places, words] / q[places, words] => p[places, words] - q[places, words]
+    another formula than p / q: word i stays if luck[i] is below p / q
+        p[places, words] / q[places, words] => p[places, words] * q[places, words]
+        p[places, words] / q[places, words] => p[places, words] / (p[places, words] + q[places,
+        words])
+        p[places, words] / q[places, words] => (p[places, words] / q[places, words]).log()
+        p[places, words] / q[places, words] => (1 - q[places, words] + p[places, words])
+        p[places, words] / q[places, words] => p[places].amax(-1) / q[places].amax(-1)
     no word refused: word i stays only if luck[i] is below p / q
         luck < p[places, words] / q[places, words] => luck < 1
     the largest word compared: a drafted word stays by chance, p / q, and not because it is the
@@ -873,6 +914,13 @@ def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tens
         luck < p[places, words] / q[places, words] => p[places].argmax(dim=-1) == words
     drawn again from q: what is missing is the positive part of p - q
         (p[kept] - q[kept]).clamp(min=0) => q[kept]
+    p - q with its negative part: set what is below 0 to 0, then divide by the sum
+        (p[kept] - q[kept]).clamp(min=0) => (p[kept] - q[kept])
+    softmax of p - q: the positive part, divided by its sum, is a probability already
+        missing / missing.sum() => (p[kept] - q[kept]).softmax(-1)
+    largest or smallest of p and q: what is missing is the positive part of p - q
+        (p[kept] - q[kept]).clamp(min=0) => torch.maximum(p[kept], q[kept])
+        (p[kept] - q[kept]).clamp(min=0) => torch.minimum(p[kept], q[kept])
     |p - q|: only where p is above q is something missing: the positive part of p - q
         (p[kept] - q[kept]).clamp(min=0) => (p[kept] - q[kept]).abs()
     q - p: the large model's word is missing where p is above q
@@ -882,14 +930,22 @@ def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tens
         (p[kept] - q[kept]).clamp(min=0) => p[kept].index_fill(0, words[kept], 0)
     refused word counted: kept is how many stay, without it
         return (kept, missing / => return (kept + 1, missing /
+        return (kept, missing / => return (kept + 1, missing /
+        and return (kept, p[-1]) => return (kept + 1, p[-1])
     another place than that of the refused word: it is drawn anew there, from p[kept] - q[kept]
         p[kept] - q[kept] => p[kept + 1] - q[kept]
         p[kept] - q[kept] => p[kept + 1] - q[(kept + 1).clamp(max=len(q) - 1)]
         p[kept] - q[kept] => p[0] - q[0]
+        p[kept] - q[kept] => p[kept - 1] - q[kept - 1]
+        p[kept] - q[kept] => p[-2] - q[-1]
+    the last refused word, not the first: the first one ends the draft, so break there
+        stays.cumprod(dim=0).sum() => (~stays).nonzero()[-1, 0] if not stays.all() else
+        torch.tensor(len(words))
     another row than the last of p: if all words stay, the next one is drawn by p[n], the row behind
     them
         return (kept, p[-1]) => return (kept, p[-2])
         return (kept, p[-1]) => return (kept, p[0])
+        return (kept, p[-1]) => return (kept, q[-1])
         return (kept, p[-1]) => return (kept, (p[-2] - q[-1]).clamp(min=0) / (p[-2] -
         q[-1]).clamp(min=0).sum())
     all stay, unnoticed: argmin and argmax give 0 where no word is refused; ask for that first
