@@ -188,6 +188,8 @@ def role_score(weights: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
     divided by the gold pairs: a query with two gold keys is asked once
         has_gold.sum() => gold.sum()
         .double().mean(dim=0) => .sum(dim=0) / gold.sum()
+    gold transposed: gold[n, i, j] says that key j is right for query i: rows are queries
+        of_heads = gold => gold = gold.mT; of_heads = gold
     k = 0 among the offsets: the word itself does not count in the baseline either
         [*range(1 - length, 0), *range(1, length)] => range(1 - length, length)
     not all offsets tried: try all from 1 - T to T - 1 but 0: to the left and to the right

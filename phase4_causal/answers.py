@@ -870,6 +870,9 @@ def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tens
         p[places, words] / q[places, words] => q[places, words] / p[places, words]
     words behind a refused one kept: they were drafted to follow a word that is not there any more
         stays.cumprod(dim=0).sum() => stays.sum()
+    drawn from another row of p: what is missing is the positive part of p - q, in row kept
+        (p[kept] - q[kept]).clamp(min=0) => p[kept + 1]
+        (p[kept] - q[kept]).clamp(min=0) => p[-1]
     drawn again from p: the words that stay already bring min(p, q) of p: draw only what is missing
         (p[kept] - q[kept]).clamp(min=0) => p[kept]
     not renormalised: what is missing sums to the chance of a refusal: divide by it
@@ -879,11 +882,16 @@ def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tens
     luck ignored: p >= q keeps the same words each time; word i stays with the chance p / q, if
     luck[i] is below it
         luck < p[places, words] / q[places, words] => p[places, words] >= q[places, words]
-        luck < p[places, words] / q[places, words] => p[places, words] > 0.5
+    no word stays: word i stays if luck[i] is below p / q
+        luck < p[places, words] / q[places, words] => luck < 0
     luck the wrong way round: the word stays if luck[i] is below the ratio
         luck < p => luck > p
     p alone: a word that was drafted with the chance q stays with p / q
         p[places, words] / q[places, words] => p[places, words]
+        luck < p[places, words] / q[places, words] => luck > p[places, words]
+    another word judged: word i is words[i], so its probabilities are p[i, words[i]] and q[i,
+    words[i]]
+        p[places, words] / q[places, words] => p[places, words[0]] / q[places, words[0]]
     q alone: a word that was drafted with the chance q stays with p / q
         p[places, words] / q[places, words] => q[places, words]
     luck of another word: word i stays if luck[i], its own number, is below p / q
@@ -893,6 +901,8 @@ def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tens
         luck < p => luck[0] < p
     ratios multiplied: each word is judged by its own p / q
         p[places, words] / q[places, words] => (p[places, words] / q[places, words]).cumprod(0)
+        p[places, words] / q[places, words] => (p[places, words] / q[places,
+        words]).clamp(max=1).cumprod(0)
     p of the next place: row i of p judges word i; row n is for the word behind all
         p[places, words] / q[places, words] => p[places + 1, words] / q[places, words]
     1 - p / q: the word stays if luck[i] is below p / q
