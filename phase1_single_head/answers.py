@@ -184,7 +184,7 @@ def softmax_cases() -> list[Case]:
     (scores,) = draw((5, 7))
     mask = some_hidden(5, 7)
     far_apart = torch.tensor([[1000.0, 998, -2000, 997]]).double()
-    all_but_last = torch.tensor([[True, True, True, False]])
+    all_but_last = far_apart != 997
     high_and_low = torch.tensor([[1000.0, 999], [-1000, -999]]).double()
     return [
         Case("some keys hidden", (scores, mask)),
@@ -340,8 +340,8 @@ VERY_LARGE = -1e13
 
 
 def self_attention_cases() -> list[Case]:
-    shapes = ((5, D_MODEL), (D_MODEL, D_K), (D_MODEL, D_K), (D_MODEL, D_V))
-    x, w_q, *others = draw(*shapes, seed=4)
+    (x,) = draw((5, D_MODEL))
+    w_q, *others = draw((D_MODEL, D_K), (D_MODEL, D_K), (D_MODEL, D_V), seed=4)
     large = VERY_LARGE * w_q
     return [
         Case("without a mask", (x, w_q, *others, None)),

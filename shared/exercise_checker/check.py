@@ -300,14 +300,11 @@ def recognise(exercise: Exercise, function: Function, number: int, wrong: list[i
     """
     cases = exercise.cases()
     here = cases[number : number + 1]
-    everything = slice(None)
     one_result = [slice(i, i + 1) for i in wrong]
     known = ""
     with warnings.catch_warnings(action="ignore"):  # about what the reader did not write
-        for parts in (everything, *one_result):
+        for parts in (slice(None), *one_result):
             for name_and_hint, mistake in mistakes(exercise):
-                if parts != everything and name_and_hint.startswith("results in"):
-                    continue  # one result in another's place shows nothing
                 pair = (function, mistake, parts)
                 if not agree(exercise, here, *pair):
                     continue
