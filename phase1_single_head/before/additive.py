@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from phase1_single_head.self_attention import masked_softmax
-from shared.attention_checks import check_mask, check_sequences
+from shared.attention_checks import at_least_float32, check_mask, check_sequences
 
 LUONG_METHODS = ("dot", "general", "concat")
 
@@ -38,9 +38,10 @@ class MemoryAttention(nn.Module):
         scores = self.score(query, memory).unsqueeze(1)  # -> (B, 1, T_q, T_k): one head
         if mask is not None:
             check_mask(mask, tuple(scores.shape))
+        scores, wide = at_least_float32(scores, memory)
         weights = masked_softmax(scores, mask)
-        output = weights @ memory.unsqueeze(1)  # -> (B, 1, T_q, d_model)
-        return output.squeeze(1), weights
+        output = weights @ wide.unsqueeze(1)  # -> (B, 1, T_q, d_model)
+        return output.squeeze(1).to(memory.dtype), weights.to(memory.dtype)
 
 
 class AdditiveAttention(MemoryAttention):
@@ -93,4 +94,5 @@ class LuongAttention(MemoryAttention):
             hidden = torch.tanh(self.w(pairs))
             return self.v(hidden).squeeze(-1)
         key = self.w(memory) if self.method == "general" else memory
+        query, key = at_least_float32(query, key)  # unscaled products can be too large for float16
         return query @ key.transpose(-2, -1)

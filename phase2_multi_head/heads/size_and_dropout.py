@@ -66,6 +66,7 @@ main = Experiment(
     f"new sentences all the time. If it reads {FEW} over and over, it loses "
     f"{{n[{FEW} sentences, dropout 0.0]:.2f}}, {{n[{FEW} sentences, dropout 0.1]:.2f}} and "
     f"{{n[{FEW} sentences, dropout 0.3]:.2f}}.",
+    uses="--seed --seeds --quick --device",
 )
 
 if __name__ == "__main__":

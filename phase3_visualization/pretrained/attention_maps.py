@@ -52,22 +52,22 @@ def as_layers(weights: Tensor | Sequence[Tensor], tokens: Sequence[str]) -> Tens
     Layers in a list must have one shape. Raises ValueError for other shapes, for rows that cannot
     be weights, and for what some models hand out instead of weights.
     """
-    if isinstance(weights, tuple | list):
-        try:
+    try:
+        if isinstance(weights, tuple | list):
             weights = torch.stack([torch.as_tensor(layer) for layer in weights])
-        except (RuntimeError, TypeError, ValueError):
-            raise ValueError(
-                "layers are tensors of one shape; if they are None, load the model with "
-                'attn_implementation="eager"; if they are tuples, as generate() returns them, '
-                "take model(tokens).attentions, of one pass over the whole text"
-            ) from None
-    weights = torch.as_tensor(weights).detach().cpu().double()
+        weights = torch.as_tensor(weights).detach().cpu().double()
+    except (RuntimeError, TypeError, ValueError):
+        raise ValueError(
+            "layers are tensors of one shape; if they are None, load the model with "
+            'attn_implementation="eager"; if they are tuples, as generate() returns them, '
+            "take model(tokens).attentions, of one pass over the whole text"
+        ) from None
     if weights.dim() == 5:
         weights = weights.squeeze(1)  # layers of a batch of one text: (L, 1, H, T, T)
     if weights.dim() == 3:
         weights = weights[None]  # (H, T, T) -> (1, H, T, T)
     length = len(tokens)
-    if weights.dim() != 4 or weights.shape[2:] != (length, length):
+    if weights.dim() != 4 or weights.shape[2:] != (length, length) or not weights.numel():
         raise ValueError(
             f"maps need weights (L, H, T, T) or (H, T, T) of one text, with T={length} for these "
             f"tokens: got {tuple(weights.shape)}"

@@ -147,8 +147,8 @@ class PagedCache:
                 f"key and value must be {shape}: got {tuple(key.shape)} and {tuple(value.shape)}"
             )
         # Indexed so, the pool is (N, H_kv, d_k), as are key and value.
-        self.keys[layer][blocks, :, places] = key
-        self.values[layer][blocks, :, places] = value
+        self.keys[layer][blocks, :, places] = key.to(self.keys)  # under autocast it has 16 bits
+        self.values[layer][blocks, :, places] = value.to(self.values)
 
 
 def packed(texts: Sequence[Text], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -175,6 +175,7 @@ def paged_attention(query: Tensor, cache: PagedCache, layer: int, texts: Sequenc
     query: (N, H, d_k), packed as in PagedCache.store. Several query heads may share a head of keys.
     """
     shared_by = query.size(1) // cache.keys.size(2)  # query heads for each head of keys
+    query = query.to(cache.keys.dtype)
     outputs = []
     lengths = [len(text.new) for text in texts]
     for q, text in zip(query.split(lengths), texts, strict=True):

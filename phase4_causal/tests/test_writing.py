@@ -32,6 +32,7 @@ def seeded(seed):
 def test_top_p_keeps_the_word_that_reaches_p_and_small_temperatures_are_greedy():
     logits = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64).log()
     near(Sampling(top_p=0.7).probabilities(logits).tolist(), [5 / 8, 3 / 8, 0, 0])
+    near(Sampling(top_p=1e-300).probabilities(logits.half()).tolist(), [1, 0, 0, 0])
     assert Sampling(1e-300).probabilities(1e3 * logits).tolist() == [1, 0, 0, 0]
     assert GREEDY.probabilities(logits).tolist() == [1, 0, 0, 0]
     near(Sampling(top_k=200).probabilities(logits), logits.exp())

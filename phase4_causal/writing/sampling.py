@@ -63,7 +63,8 @@ class Sampling:
         if self.top_p is not None and self.top_p < 1:
             so_far = ranked.cumsum(dim=-1)
             likelier = F.pad(so_far[..., :-1], (1, 0))  # what the words before it have
-            ranked = ranked.masked_fill(likelier >= self.top_p, 0.0)
+            top_p = max(self.top_p, torch.finfo(ranked.dtype).tiny)  # the likeliest word stays
+            ranked = ranked.masked_fill(likelier >= top_p, 0.0)
             ranked = ranked / ranked.sum(dim=-1, keepdim=True)
         return torch.zeros_like(ranked).scatter(-1, order, ranked)  # by word id again
 

@@ -4,7 +4,8 @@ What is handed in is somebody else's code. It runs with the rights of whoever gr
 first, or grade in an account or a container that has nothing to lose. Each file runs in a process
 of its own, because it may loop for ever or end Python: this file, run with a limit in seconds, the
 path of what was handed in and the names of the exercises, writes what became of them to a file of
-its own. What it prints goes nowhere, and what else it has started is ended behind it.
+its own. What it prints goes nowhere, and what else it has started is ended behind it, unless it has
+gone into a session of its own.
 """
 
 import faulthandler
@@ -119,6 +120,7 @@ def grade(path: Path, chosen: Mapping[str, Exercise]) -> None:
     chosen: the exercises, by their numbers. Raises ValueError if there is nothing to grade.
     """
     files = handed_in(path)
+    uses = {name: looked_at(file) for name, file in files.items()}  # before one of them runs
     done, wrong = Counter(), {number: Counter() for number in chosen}
     width = max(map(len, files))
     for name, file in files.items():
@@ -132,9 +134,8 @@ def grade(path: Path, chosen: Mapping[str, Exercise]) -> None:
             print(line, flush=True)
             done[number] += report.status == DONE
             wrong[number][verdict] += report.status == WRONG
-        uses = [] if complaint else looked_at(file)
-        if uses:
-            print(f"{name:{width}}  ! uses {', '.join(uses)}", flush=True)
+        if uses[name] and not complaint:
+            print(f"{name:{width}}  ! uses {', '.join(uses[name])}", flush=True)
     title = f"done of {len(files)}"
     print(f"\n{'exercise':28} {title}  most often wrong")
     for number, exercise in chosen.items():

@@ -144,6 +144,7 @@ PHASE_3 = [
     (lambda: draw_heads(WEIGHTS[0, 0], [*"abcde"]), "got (5, 5)"),
     (lambda: draw_heads(WEIGHTS, [*"abcd"]), "with T=4 for these tokens: got (2, 3, 5, 5)"),
     (lambda: draw_heads((None, None), [*"abcde"]), "None, load the model with attn_impl"),
+    (lambda: draw_heads(None, [*"abcde"]), "None, load the model with attn_impl"),
     (lambda: draw_heads(((WEIGHTS,), (WEIGHTS,)), [*"abcde"]), "model(tokens).attentions"),
     (lambda: draw_heads(WEIGHTS, [*"abcde"], heads=[(2, 0)]), "(1, 2) is the last: got [(2, 0)]"),
     (lambda: load_language_model(""), '--model "": a name is needed'),
