@@ -14,7 +14,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 import torch.nn.functional as F
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -27,13 +26,7 @@ from shared.head_statistics import added_by_heads
 from shared.toy_language import MASK_ID, encode, pad_batch
 from shared.toy_model import ToyTransformer
 from shared.training.objectives import corpus
-from shared.visualization_utils import (
-    BLUE,
-    GREY,
-    HIDDEN,
-    QUIET,
-    readable,
-)
+from shared.visualization_utils import BLUE, GREY, HIDDEN, QUIET, readable
 
 SENTENCES = 60  # held-out
 
@@ -126,12 +119,17 @@ def measure(run: Run) -> Numbers:
     return numbers
 
 
-def draw_falls(ax: Axes, losses: dict[str, float]) -> None:
+def picture(results: Results) -> Figure:
     """Draws the loss before the layers, and how far each part lets it fall from there.
 
-    losses: name of a part -> nats after it. A fall is that of the losses as they are written, so
-    that a reader can add up.
+    A fall is that of the losses as they are written, so that a reader can add up.
     """
+    losses = {}  # name of a part -> nats after it
+    for name, mean in results.mean.items():
+        part, _, what = name.partition(", ")
+        if what != "adds":
+            losses[part.replace(" ", "\n")] = mean
+    fig, ax = plt.subplots(figsize=(8, 4.2), layout="constrained")
     style = {"ha": "center", "va": "bottom", "fontsize": 11}
     (_, first), *parts = losses.items()
     before = round(first, 2)
@@ -151,17 +149,6 @@ def draw_falls(ax: Axes, losses: dict[str, float]) -> None:
     ax.text(0.97 * len(losses), 0.5 * before, f"{before:.2f} is left", ha="right", va="center")
     ax.set_xticks(0.5 + np.arange(len(losses)), losses)
     ax.set(ylabel="loss, nats", xlim=(0, len(losses)), ylim=(0, 1.12 * max(losses.values())))
-
-
-def picture(results: Results) -> Figure:
-    """Draws the loss of the guess after each part of the model."""
-    losses = {}
-    for name, mean in results.mean.items():
-        part, _, what = name.partition(", ")
-        if what != "adds":
-            losses[part.replace(" ", "\n")] = mean
-    fig, ax = plt.subplots(figsize=(8, 4.2), layout="constrained")
-    draw_falls(ax, losses)
     return fig
 
 

@@ -12,6 +12,7 @@ import textwrap
 import traceback
 import warnings
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -299,43 +300,44 @@ def recognise(exercise: Exercise, function: Function, number: int, wrong: list[i
     one that gives a wrong one of them; of several, the one that is like it in later cases, too.
     """
     cases = exercise.cases()
-    here = cases[number : number + 1]
     one_result = [slice(i, i + 1) for i in wrong]
     known = ""
+
+    @cache  # plain loops are slow, and there are dozens of mistakes to compare with
+    def given(i: int) -> Outcome:
+        return call(exercise, function, cases[i])
+
+    def agree(mistake: Function, i: int, parts: slice) -> bool:
+        return alike(given(i), call(exercise, mistake, cases[i]), parts, exercise.tolerance)
+
     with warnings.catch_warnings(action="ignore"):  # about what the reader did not write
         for parts in (slice(None), *one_result):
             for name_and_hint, mistake in mistakes(exercise):
-                pair = (function, mistake, parts)
-                if not agree(exercise, here, *pair):
+                if not agree(mistake, number, parts):
                     continue
-                theirs = call(exercise, mistake, *here)
-                _, spoilt = problem_of(exercise, theirs, *here)
+                theirs = call(exercise, mistake, cases[number])
+                _, spoilt = problem_of(exercise, theirs, cases[number])
                 if spoilt != wrong:
                     continue  # one that does not show here, or spoils what is right, is another
                 if is_right(exercise, mistake, cases[:number]):
                     if theirs.failure or theirs.tensors[wrong[-1]].dim():  # one number may be luck
                         known = known or name_and_hint
-                    if agree(exercise, cases[number + 1 :], *pair):
+                    if all(agree(mistake, i, parts) for i in range(number + 1, len(cases))):
                         return name_and_hint
             if known:
                 return known
     return ""
 
 
-def agree(
-    exercise: Exercise, cases: list[Case], one: Function, other: Function, parts: slice
-) -> bool:
-    """Returns whether two functions fail alike, or give the same numbers in these results."""
-    for case in cases:
-        ours, theirs = call(exercise, one, case), call(exercise, other, case)
-        if ours.failure != theirs.failure:
+def alike(one: Outcome, other: Outcome, parts: slice, tolerance: float) -> bool:
+    """Returns whether two calls failed alike, or gave the same numbers in these results."""
+    if one.failure != other.failure:
+        return False
+    for a, b in zip(one.tensors[parts], other.tensors[parts], strict=True):
+        if a.shape != b.shape:
             return False
-        for a, b in zip(ours.tensors[parts], theirs.tensors[parts], strict=True):
-            if a.shape != b.shape:
-                return False
-            a, b = a.double(), b.double()
-            if not torch.allclose(a, b, rtol=0, atol=exercise.tolerance, equal_nan=True):
-                return False
+        if not torch.allclose(a.double(), b.double(), rtol=0, atol=tolerance, equal_nan=True):
+            return False
     return True
 
 
