@@ -18,13 +18,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase3_visualization.pretrained.language_model import (
-    DEFAULT,
-    LanguageModel,
     WinogradPair,
     add_model,
     is_decoder,
     is_default,
-    load_language_model,
     read_texts,
     refuses,
     sentences_of,
@@ -33,6 +30,7 @@ from phase3_visualization.pretrained.language_model import (
 )
 from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
+from shared.published import DEFAULT, LanguageModel, load_language_model
 from shared.visualization_utils import BLUE, GREY, QUIET, RED, readable
 
 PERMUTATIONS = 2000

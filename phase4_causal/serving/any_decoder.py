@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from phase3_visualization.pretrained.any_model import attention_named
-from phase3_visualization.pretrained.language_model import library
 from phase4_causal.serving.paged_cache import PagedCache, Text, packed, paged_attention
+from shared.published import attention_named, library
 
 NAME = "in pages"  # by which the library finds our function
 # What limits a text, as configurations call it: the positions that a model knows, and windows. A

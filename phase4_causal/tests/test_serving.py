@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from phase2_multi_head.costs.measure import count_operations
-from phase3_visualization.pretrained import language_model
 from phase4_causal import rotary_attention
 from phase4_causal.causal_attention import CausalSelfAttention, generate
 from phase4_causal.key_value_cache import KeyValueCache
@@ -24,6 +23,7 @@ from phase4_causal.serving.packed_toy import PackedToy
 from phase4_causal.serving.paged_cache import PagedCache, Text
 from phase4_causal.serving.speculative_decoding import chooser, missing_part, speculate
 from phase4_causal.writing.sampling import GREEDY, Sampling, new_caches, write_sentences
+from shared import published
 from shared.tests.helpers import near, tiny_model
 from shared.toy_language import END_ID, START_ID, VOCABULARY, decode
 from shared.toy_model import ToyTransformer
@@ -267,7 +267,7 @@ def decoder(kind, seed=0, head="AutoModelForCausalLM", **more):
 
     For this its biases are small, and its output matrix is not that of its words.
     """
-    pytest.importorskip("transformers", reason=language_model.INSTALL)
+    pytest.importorskip("transformers", reason=published.INSTALL)
     more = {"tie_word_embeddings": False} | more
     network = tiny_model(kind, seed, head=head, **more).double()
     for parameter in network.parameters():

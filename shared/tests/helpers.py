@@ -191,7 +191,7 @@ def tiny_language_model(kind, seed=0, **more):
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    from phase3_visualization.pretrained.language_model import LanguageModel
+    from shared.published import LanguageModel
 
     words = ["<unk>", "<end>", "the", "cat", "sat", "on", "a", "mat"]
     numbers = {word: number for number, word in enumerate(words)}

@@ -28,11 +28,11 @@ from phase1_single_head.self_attention import (
 from phase2_multi_head.alibi_attention import AlibiAttention
 from phase2_multi_head.block.gated_attention import GatedAttention
 from phase2_multi_head.block.qk_norm import EPSILON, QKNormAttention, rms_norm
+from phase2_multi_head.block.sink_logits import attention_with_sinks
 from phase2_multi_head.fused_attention import FusedMultiHeadAttention
 from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase2_multi_head.pooling.attention_pooling import AttentionPooling, last_pooling, mean_pooling
-from phase3_visualization.pretrained.any_model import capped_attention
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.long_texts.delta_rule import delta_rule, delta_rule_recurrent
@@ -288,7 +288,7 @@ def capped_by(cap, with_sinks):
     def way(q, k, v):
         sinks = k.mean(dim=(0, 2, 3)) if with_sinks else None
         mask = past(*positions(q.size(-2), k.size(-2)))
-        return capped_attention(q, k, v, mask, cap=cap, sinks=sinks)[0]
+        return attention_with_sinks(q, k, v, mask, cap=cap, sinks=sinks)[0]
 
     return way
 
@@ -469,9 +469,9 @@ WAYS = {  # of queries, keys and values: the way, its reference, for which lengt
     "linear_attention, recurrent": (recurrent, kernel(elu, past), ALIKE),
     "topk_attention": (chosen(partial(top_keys, count=4)), chosen(four_best), SOME),
     "topk_attention, blocks": (chosen(in_three_blocks), chosen(blocks_in_loops), SOME),
-    "any_model, a cap": (capped_by(1.7, False), capped_by_loops(1.7, False), FEW),
-    "any_model, sinks": (capped_by(None, True), capped_by_loops(None, True), FEW),
-    "any_model, both": (capped_by(1.7, True), capped_by_loops(1.7, True), FEW),
+    "sink_logits, a cap": (capped_by(1.7, False), capped_by_loops(1.7, False), FEW),
+    "sink_logits": (capped_by(None, True), capped_by_loops(None, True), FEW),
+    "sink_logits, and a cap": (capped_by(1.7, True), capped_by_loops(1.7, True), FEW),
     "head_statistics, previous": (
         statistic(partial(head_statistics.offset_weight, offset=-1)),
         by_rows(lambda row, i: row[i - 1] if i else None),

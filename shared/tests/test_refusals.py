@@ -19,11 +19,7 @@ from phase2_multi_head.heads.head_importance import gated_heads
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, StackOfHeads
 from phase2_multi_head.pooling.attention_pooling import mean_pooling
 from phase3_visualization.pretrained.attention_maps import draw_heads
-from phase3_visualization.pretrained.language_model import (
-    LanguageModel,
-    load_language_model,
-    read_texts,
-)
+from phase3_visualization.pretrained.language_model import read_texts
 from phase4_causal.key_value_cache import KeyValueCache
 from phase4_causal.long_texts.delta_rule import delta_rule
 from phase4_causal.long_texts.flash_attention import flash_attention
@@ -43,6 +39,7 @@ from shared import paths
 from shared.attention_utils import causal_mask, local_mask, padding_mask, strided_mask
 from shared.grammar.best_reader import hidden_word_distribution
 from shared.head_statistics import head_statistics
+from shared.published import LanguageModel, load_language_model
 from shared.toy_language import TOY_SENTENCE, tokenize
 from shared.toy_model import ToyTransformer
 from shared.visualization_utils import plot_attention
