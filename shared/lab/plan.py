@@ -131,7 +131,6 @@ PLANS = {
             "phase4_causal.induction.induction",
             "phase4_causal.induction.circuits",
             "phase4_causal.long_texts.sparse_masks",
-            "phase4_causal.long_texts.overwriting",
             "phase4_causal.long_texts.hybrid",
             "phase4_causal.serving.acceptance_rate",
             "phase4_causal.serving.cache_cost",
