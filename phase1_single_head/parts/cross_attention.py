@@ -5,7 +5,6 @@ The queries come from one sequence, the keys and values from another. So a decod
     CrossAttention(x, context) = softmax(x W_q (context W_k)ᵀ / √d_k) context W_v W_o
 
 The lengths differ, so the weights are a rectangle, and the mask hides the padding of the context.
-look_up.py trains one.
 """
 
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Parts of attention against formulas and loops; look-ups whose answers are known."""
+"""Parts of attention against formulas and loops."""
 
 import math
 
@@ -7,55 +7,11 @@ import torch
 import torch.nn.functional as F
 
 from phase1_single_head.parts import scaling
-from phase1_single_head.parts.cross_attention import CrossAttention
-from phase1_single_head.parts.facts import MOST_FACTS, NOUNS, Facts, Lookup, draw_facts
 from phase1_single_head.parts.two_places import TwoPlaces
 from phase1_single_head.parts.undivided import FoldedSelfAttention, UndividedSelfAttention
 from phase1_single_head.self_attention import SelfAttention, scaled_dot_product_attention
 from shared.attention_utils import causal_mask
 from shared.tests.helpers import D_K, T_Q, B, near, qkv
-
-
-def facts_of(seed, shift=0):
-    return draw_facts(50, torch.Generator().manual_seed(seed), shift)
-
-
-@pytest.mark.parametrize("shift", [0, 1])
-def test_facts_know_their_right_answers(shift):
-    facts = facts_of(3, shift)
-    for row in range(50):
-        nouns, length = facts.nouns[row].tolist(), int(facts.lengths[row])
-        assert len(set(nouns)) == len(nouns) and 5 <= length <= MOST_FACTS
-        for column, fact in enumerate(facts.aligned[row].tolist()):
-            noun = (facts.questions[row, column] + shift) % len(NOUNS)
-            assert fact < length and nouns[fact] == noun
-            assert facts.answers[row, column] == facts.adjectives[row, fact]
-    assert facts.mask.sum(dim=-1).flatten().tolist() == facts.lengths.tolist()
-
-
-@pytest.mark.parametrize(("beside", "expected"), [(0, 1.0), (1, 0.0)])
-def test_a_look_up_is_scored_against_the_right_fact(beside, expected):
-    """An attention made by hand looks at the right fact, or beside it."""
-    facts = facts_of(4)
-
-    def look(x, context, mask):
-        weights = F.one_hot((facts.aligned + beside) % MOST_FACTS, MOST_FACTS).float()
-        return weights @ context, weights[:, None]
-
-    assert Lookup(lambda _: look).scores(facts)["right alignments"] == expected
-
-
-def test_facts_of_padding_change_no_answer():
-    torch.manual_seed(0)
-    facts, other, model = facts_of(0), facts_of(1), Lookup(CrossAttention)
-    seen = facts.mask[:, 0, 0]  # (B, 1, 1, M) -> (B, M)
-    nouns = facts.nouns.where(seen, other.nouns)
-    adjectives = facts.adjectives.where(seen, other.adjectives)
-    repadded = Facts(nouns, adjectives, facts.lengths, facts.aligned, facts.questions)
-    assert torch.equal(model(facts)[0], model(repadded)[0])
-
-
-# ---- the division by √d_k
 
 
 @pytest.mark.parametrize("divide", [True, False])

@@ -47,7 +47,6 @@ PLANS = {
             "phase1_single_head.from_a_mean",
             "phase1_single_head.hidden_word",
             "phase1_single_head.visualize",
-            "phase1_single_head.parts.look_up",
             "phase1_single_head.parts.scaling",
             "phase1_single_head.order.waves",
             "phase1_single_head.order.positions",
@@ -58,7 +57,6 @@ PLANS = {
             "phase1_single_head.order.positions",
             "phase1_single_head.parts.scaling",
         ),
-        longer=("phase1_single_head.before.scoring",),
     ),
     "phase2": Plan(
         train=(
