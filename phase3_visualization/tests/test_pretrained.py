@@ -341,15 +341,16 @@ def test_heads_are_named_chosen_on_one_half_and_scored_on_the_other(monkeypatch)
     models = {"model": weights, "shuffled": weights[:, :1] / 2}
     monkeypatch.setattr(decoder_heads, "weights_of_decoder", lambda model, tokens: models[model])
     monkeypatch.setattr(decoder_heads, "shuffled", lambda model, generator: "shuffled")
-    found = decoder_heads.numbers_of("model", tokens, None)
+    found, roles = decoder_heads.numbers_of("model", tokens, None)
     near([found["previous, best head"], found["induction, best head"]], [1.0, 1.0])
+    assert roles == list(decoder_heads.ROLES)
     assert [found[f"{role}, heads"] for role in decoder_heads.ROLES] == [1] * 4
     assert (found["all heads"], found["first, share of heads"]) == (4, 0.25)
     near(found["highest score in the shuffled model"], 0.5)
     half = decoder_heads.weight_by_role(models["shuffled"], tokens)
     assert decoder_heads.roles_of(half) == [""], "half is not enough"
     weights[4:] = weights[4:].flip(1)  # in the other half each head has another role
-    swapped = decoder_heads.numbers_of("model", tokens, None)
+    swapped, _ = decoder_heads.numbers_of("model", tokens, None)
     assert max(swapped["previous, best head"], swapped["induction, best head"]) < 0.1
 
 
