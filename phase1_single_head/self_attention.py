@@ -105,8 +105,8 @@ def attention_by_loops(
 class SelfAttention(nn.Module):
     """One head: queries, keys and values are three learned views of the same sequence.
 
-    d_k is the size of queries and keys, d_v that of values; both are d_model unless given. The
-    output has size d_v, or d_model again if there is an output projection.
+    d_k is the size of queries and keys, d_v that of values; both are d_model unless
+    given. The output has size d_v, or d_model again if there is an output projection.
     """
 
     def __init__(
@@ -123,7 +123,9 @@ class SelfAttention(nn.Module):
         self.w_q = nn.Linear(d_model, d_k, bias=False)
         self.w_k = nn.Linear(d_model, d_k, bias=False)
         self.w_v = nn.Linear(d_model, d_v, bias=False)
-        self.w_o = nn.Linear(d_v, d_model, bias=False) if output_projection else nn.Identity()
+        self.w_o = nn.Identity()  # changes nothing
+        if output_projection:
+            self.w_o = nn.Linear(d_v, d_model, bias=False)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x (B, T, d_model) -> queries, keys and values, each (B, 1, T, d).

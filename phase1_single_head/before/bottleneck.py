@@ -2,11 +2,13 @@
 
 The recurrent networks of seq2seq.py read random letters and write them down again. Without
 attention, all that the writer knows of the string is one vector of 64 numbers. Which letters are
-lost? It is often said that the first ones are forgotten. But if a string is written in order, what
-is read first is also written first. To tell the two apart, a second network writes backwards. Both
-are trained on 24 letters alone, and asked twice: after each letter the writer is told the right
-one, or it reads its own.
+lost, and where does a writer with attention look? It is often said that the first letters are
+forgotten. But if a string is written in order, what is read first is also written first. To tell
+the two apart, a second network writes backwards. Both are trained on 24 letters alone, and asked
+twice: after each letter the writer is told the right one, or it reads its own.
 """
+
+from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
@@ -20,14 +22,14 @@ from shared import charts
 from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.training.loop import fit
-from shared.visualization_utils import BLUE, GREEN, GREY
+from shared.visualization_utils import BLUE, GREY, plot_attention
 
 LETTERS = 12  # how many there are
 FIRST_INPUT = LETTERS  # what the writer reads before it has written anything
 SHORTEST, LONGEST = 4, 24
 LENGTHS = (4, 8, 12, 16, 24)  # of the strings that are tested
+SHOWN = 8  # letters in the string whose weights are shown
 STEPS, NUM_TEST = 250, 100
-QUARTERS = ("first", "second", "third", "last")
 WAYS = {"forwards": False, "backwards": True}  # of writing: is the string turned around?
 
 
@@ -82,10 +84,10 @@ def accuracy_by_place(
 
 
 def measure_way(way: str, run: Run) -> dict[str, float]:
-    """Returns what a writer without attention gets right of 24 letters, by quarter.
+    """Returns the lead of a writer without attention, on strings of 24 letters.
 
-    Quarters are in the order of reading. The lead is that of the quarter that is written first over
-    the one that is written last.
+    That is how much more often letters are right in the quarter that is written first than in the
+    one that is written last.
     """
     backwards = WAYS[way]
     model = train_writer(Seq2Seq, run, shortest=LONGEST, backwards=backwards)
@@ -94,19 +96,30 @@ def measure_way(way: str, run: Run) -> dict[str, float]:
         written = accuracy_by_place(model, LONGEST, backwards=backwards, own=own)
         first, _, _, last = written.chunk(4)
         numbers[f"{way}, {letters} letters, lead"] = (first.mean() - last.mean()).item()
-        read = written.flip(0) if backwards else written
-        for quarter, part in zip(QUARTERS, read.chunk(4), strict=True):
-            numbers[f"{way}, {letters} letters, {quarter}"] = part.mean().item()
     return numbers
 
 
+def looks_at_its_own(model: LuongSeq2Seq, shown: dict[str, Any]) -> float:
+    """Returns how often the largest weight lies on the letter that is written next.
+
+    What is shown afterwards are the letters of the first string, and the weights (T, T).
+    """
+    generator = torch.Generator().manual_seed(10**6)
+    strings, _, previous = draw_strings(NUM_TEST, SHOWN, generator)
+    _, weights = model(strings, previous)  # (B, 1, T, T)
+    shown.update(letters=["abcdefghijkl"[letter] for letter in strings[0]], weights=weights[0, 0])
+    own = weights.argmax(dim=-1) == torch.arange(SHOWN)
+    return own.double().mean().item()
+
+
 def measure(run: Run) -> Numbers:
-    """Returns shares of letters right in strings not trained on: by length, and by quarter."""
+    """Returns shares of letters right in strings not trained on, and where the writer looks."""
     numbers = {}
     for name, make in {"none": Seq2Seq, "Luong": LuongSeq2Seq}.items():
         model = train_writer(make, run, shortest=SHORTEST)
         for length in LENGTHS:
             numbers[f"{name}, {length} letters"] = accuracy_by_place(model, length).mean().item()
+    numbers["Luong, looks at its own letter"] = looks_at_its_own(model, run.shown)
     for way in WAYS:
         numbers |= measure_way(way, run)
     return numbers
@@ -162,9 +175,8 @@ CLAIMS = (
 
 
 def picture(results: Results) -> Figure:
-    """Left: letters right against length. Right: without attention, in the order of writing."""
-    sizes = {"figsize": (9.2, 4.5), "subplot_kw": {"ylim": (0, 1.03)}}
-    fig, (left, right) = plt.subplots(1, 2, layout="constrained", **sizes)
+    """Left: letters right against length. Right: where the writer with attention looks."""
+    fig, (left, right) = plt.subplots(1, 2, layout="constrained", figsize=(8.4, 4.6))
     columns = [f"{length} letters" for length in LENGTHS]
     rows = {
         "no attention": results.row("none", columns),
@@ -172,18 +184,12 @@ def picture(results: Results) -> Figure:
     }
     colors = {"no attention": GREY, "attention": BLUE}
     charts.lines(left, LENGTHS, rows, colors, guess=1 / LETTERS, guess_name="guessing")
-    left.set(xlabel="letters in the string", ylabel="letters copied right")
+    left.set(xlabel="letters in the string", ylabel="letters copied right", ylim=(0, 1.03))
+    left.yaxis.set_major_formatter(PercentFormatter(1))
     left.set_title("the longer the string, the more is lost")
-    in_order = results.row("forwards, right letters", QUARTERS)
-    from_the_end = results.row("backwards, right letters", reversed(QUARTERS))
-    rows = {"written\nin order": in_order, "written\nbackwards": from_the_end}
-    colors = dict(zip(rows, (GREY, GREEN), strict=True))
-    charts.lines(right, (1, 2, 3, 4), rows, colors, guess=1 / LETTERS, guess_name="guessing")
-    right.set_xticks((1, 2, 3, 4), QUARTERS)
-    right.set_xlabel("quarter of 24 letters, as they are written")
-    right.set_title("no attention: best kept is what is written first")
-    for ax in (left, right):
-        ax.yaxis.set_major_formatter(PercentFormatter(1))
+    plot_attention(right, results.shown["weights"], results.shown["letters"])
+    right.set(xlabel="letters read (keys)", ylabel="letters to be written (queries)")
+    right.set_title("attention looks at the letter to write")
     return fig
 
 
@@ -191,7 +197,7 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="Without attention most of a long string is lost",
+    title="Without attention most of a long string is lost; with it, each letter is looked up",
     note="random letters are read, then written again; the writer is told the right one after "
     f"each · trained {STEPS} steps",
     answer="Of 24 letters {n[none, 24 letters]:.0%} pass through one vector of 64 numbers, and "

@@ -4,14 +4,16 @@ A recurrent reader takes in a text, a recurrent writer writes another. y is what
 the writer's state, memory the reader's states, c what attention brings:
 
     none      s = GRU(y, s)            all it knows of the text is where s starts
-    Luong     the same s, and then
+    Bahdanau  c = attention(s, memory), and then
+              s = GRU([y; c], s)       (Bahdanau et al. 2014)
+    Luong     the same s as with none, and then
               c = attention(s, memory), and y comes from tanh(W [c; s])   (Luong et al. 2015)
 """
 
 import torch
 from torch import Tensor, nn
 
-from phase1_single_head.before.additive import LuongAttention
+from phase1_single_head.before.additive import AdditiveAttention, LuongAttention
 
 SIZE = 64  # of embeddings and states
 
@@ -43,6 +45,22 @@ class Seq2Seq(nn.Module):
         _, last = self.read(source)
         states, _ = self.decoder(self.embedding(previous), last[None])  # last -> (1, B, SIZE)
         return self.to_logits(states), None
+
+
+def bahdanau_step(
+    attention: AdditiveAttention, cell: nn.GRUCell, state: Tensor, letter: Tensor, memory: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One step of a writer whose state asks before it reads the last letter.
+
+    state (B, SIZE), letter (B, SIZE): the embedding of what was written last, memory (B, T_k,
+    SIZE). Returns the new state (B, SIZE), from which comes the next letter, and the weights (B, 1,
+    T_k).
+    """
+    scores = attention.score(state[:, None], memory)  # -> (B, 1, T_k)
+    weights = torch.softmax(scores, dim=-1)  # sum to 1
+    context = (weights @ memory).squeeze(1)  # -> (B, SIZE): what was found
+    new_state = cell(torch.cat([letter, context], dim=-1), state)  # -> (B, SIZE)
+    return new_state, weights
 
 
 class LuongSeq2Seq(Seq2Seq):

@@ -18,8 +18,7 @@ from shared.toy_model import sinusoidal_positions
 from shared.visualization_utils import BLUE, ORANGE, QUIET, SIGNED_MAP, WEIGHT_MAP
 
 LENGTH, D_MODEL = 64, 64
-NEARER, FURTHER = 28, 32  # places apart: two distances of which the further one is the more alike
-DISTANCES = (1, 5, 6, NEARER, FURTHER, 63)  # those that are printed
+DISTANCES = (1, 5, 6, 28, 32, 63)  # those that are printed
 
 
 def likeness(vectors: Tensor) -> Tensor:
@@ -66,18 +65,11 @@ def draw_likeness(ax: Axes, cosines: Tensor) -> Axes:
 
 
 def draw_distance(ax: Axes, cosines: Tensor) -> Axes:
-    """Draws one row of that against the distance (T,), with a larger dot where it rises.
-
-    Two distances are written beside it: the further one is the more alike.
-    """
+    """Draws one row of that against the distance (T,), with a larger dot where it rises."""
     ax.plot(cosines.numpy(), "o-", color=BLUE, markersize=3, linewidth=1.5)
     up = rises(cosines)
     name = "more alike than one place nearer"
     ax.plot(up, cosines[up].numpy(), "o", color=ORANGE, markersize=7, label=name)
-    for distance, side in ((NEARER, -1), (FURTHER, 1)):
-        cosine = cosines[distance].item()
-        text = f"{distance} apart: {cosine:.2f}"
-        ax.text(distance, cosine + 0.12 * side, text, ha="center", va="center")
     ylabel = "how alike (cosine)"
     ax.set(xlim=(0, LENGTH - 1), ylim=(0, 1.05), xlabel="places apart", ylabel=ylabel)
     ax.set_xticks(range(0, LENGTH, 6))

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from phase1_single_head.before import bottleneck
 from phase1_single_head.before.additive import LUONG_METHODS, AdditiveAttention, LuongAttention
-from phase1_single_head.before.seq2seq import LuongSeq2Seq, Seq2Seq
+from phase1_single_head.before.seq2seq import LuongSeq2Seq, Seq2Seq, bahdanau_step
 from shared.attention_utils import padding_mask
 from shared.tests.helpers import D_K, T_K, T_Q, B, near
 
@@ -57,11 +57,23 @@ def test_writers_take_their_steps_one_by_one(make):
         near(logits[:, t], model.to_logits(predicts))
 
 
+def test_bahdanaus_state_asks_before_it_reads_the_last_letter():
+    torch.manual_seed(28)
+    attention, cell = AdditiveAttention(D_K).double(), torch.nn.GRUCell(2 * D_K, D_K).double()
+    state, letter = torch.randn(2, B, D_K).double()
+    memory = torch.randn(B, T_K, D_K).double()
+    new_state, weights = bahdanau_step(attention, cell, state, letter, memory)
+    context, row = attention(state[:, None], memory)
+    near(weights, row[:, 0])
+    near(new_state, cell(torch.cat([letter, context[:, 0]], dim=-1), state))
+
+
 def test_what_the_writers_are_scored_by_on_writers_made_by_hand():
     """One knows all; one goes on with its first mistake if it reads its own letters."""
 
     def knows_all(strings, _):
-        return F.one_hot(strings, 12), None
+        weights = torch.eye(strings.size(1)).expand(len(strings), 1, -1, -1)
+        return F.one_hot(strings, 12), weights
 
     def wrong_at_2(strings, previous):
         wrong = strings + (torch.arange(7) == 2)
@@ -69,17 +81,17 @@ def test_what_the_writers_are_scored_by_on_writers_made_by_hand():
         return F.one_hot(wrong % 12, 12), None
 
     assert bottleneck.accuracy_by_place(knows_all, 7).mean() == 1
+    assert bottleneck.looks_at_its_own(knows_all, {}) == 1
     assert bottleneck.accuracy_by_place(wrong_at_2, 7).tolist() == [1, 1, 0, 1, 1, 1, 1]
     assert bottleneck.accuracy_by_place(wrong_at_2, 7, own=True).tolist() == [1, 1, 0, 0, 0, 0, 0]
 
 
 def test_strings_are_written_again_after_the_letters_before():
-    for backwards in (False, True):
-        generator = torch.Generator().manual_seed(0)
-        strings, written, previous = bottleneck.draw_strings(5, 7, generator, backwards=backwards)
-        assert torch.equal(written, strings.flip(dims=[1]) if backwards else strings)
-        assert torch.equal(previous[:, 1:], written[:, :-1])
-        assert (previous[:, 0] == bottleneck.FIRST_INPUT).all()
+    generator = torch.Generator().manual_seed(0)
+    strings, written, previous = bottleneck.draw_strings(5, 7, generator, backwards=True)
+    assert torch.equal(written, strings.flip(dims=[1]))
+    assert torch.equal(previous[:, 1:], written[:, :-1])
+    assert (previous[:, 0] == bottleneck.FIRST_INPUT).all()
 
 
 def test_the_lead_is_that_of_what_is_written_first(monkeypatch):
@@ -87,7 +99,5 @@ def test_the_lead_is_that_of_what_is_written_first(monkeypatch):
     by_place = torch.tensor([1.0] * 12 + [0.0] * 12)
     monkeypatch.setattr(bottleneck, "train_writer", lambda *_, **__: None)
     monkeypatch.setattr(bottleneck, "accuracy_by_place", lambda *_, **__: by_place)
-    for way, first in {"forwards": 1.0, "backwards": 0.0}.items():
-        numbers = bottleneck.measure_way(way, run=None)
-        assert numbers[f"{way}, right letters, lead"] == 1
-        assert numbers[f"{way}, right letters, first"] == first
+    for way in bottleneck.WAYS:
+        assert bottleneck.measure_way(way, run=None)[f"{way}, right letters, lead"] == 1
