@@ -23,7 +23,6 @@ from phase2_multi_head.block.sink_logits import attention_with_sinks
 from shared.published import library, our_attention
 
 Head = tuple[int, int]  # its layer, and which head of the layer it is
-LOSS, TURN = "nats a token", "1 − cosine of the final vectors"  # units of a price
 
 
 @contextmanager
@@ -60,35 +59,30 @@ def next_token_loss(model: nn.Module) -> Callable[[Tensor], Tensor]:
     return loss
 
 
-def cost_of(
-    model: nn.Module, tokens: Tensor, *, decoder: bool
-) -> tuple[Callable[[Tensor], Tensor], str]:
-    """Returns what a pass over tokens (B, T) costs at each of them, as a function, and its unit.
-
-    A decoder whose output matrix is not its embedding is priced as an encoder is.
-    """
-    if decoder and model.config.tie_word_embeddings:
-        return next_token_loss(model), LOSS
+def turn(model: nn.Module, tokens: Tensor) -> Callable[[Tensor], Tensor]:
+    """Returns how far the final vectors turn from those of now, as a function of tokens: (B, T)."""
     own = model(tokens).last_hidden_state
 
-    def turn(tokens: Tensor) -> Tensor:
+    def turned(tokens: Tensor) -> Tensor:
         return 1 - F.cosine_similarity(model(tokens).last_hidden_state, own, dim=-1)
 
-    return turn, TURN
+    return turned
 
 
 @torch.no_grad()
-def prices(
-    model: nn.Module, tokens: Tensor, groups: Sequence[Sequence[Head]], *, decoder: bool
-) -> tuple[Tensor, str]:
-    """Returns what tokens (B, T) cost more without each group of heads, and the unit.
+def costs(
+    model: nn.Module,
+    tokens: Tensor,
+    groups: Sequence[Sequence[Head]],
+    cost: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Returns what tokens (B, T) cost without each group of heads: (groups, B, T), or T - 1.
 
-    (groups, B, T), or T - 1 in nats. Below 0: without these heads the model does better.
+    A price is what they cost more than without an empty group, and below 0 if the model does
+    better.
     """
-    cost, unit = cost_of(model, tokens, decoder=decoder)
-    own = cost(tokens)
     result = []
     for heads in tqdm(groups, "taking heads out", leave=False):
         with taken_out(model, heads):
-            result.append(cost(tokens) - own)
-    return torch.stack(result), unit
+            result.append(cost(tokens))
+    return torch.stack(result)
