@@ -93,10 +93,9 @@ def turn(weights: Tensor, words: list[str], note: str, frames: int) -> list[np.n
     landscape.set_box_aspect(None, zoom=1.06)
     headline(fig, TURN_TITLE, note, size=12)
     images = []
-    with plt.rc_context({"savefig.dpi": 100}):
-        for frame in range(frames):
-            landscape.view_init(ELEVATION, AZIMUTH + 360 * frame / frames)
-            images.append(picture_of(fig))
+    for frame in range(frames):
+        landscape.view_init(ELEVATION, AZIMUTH + 360 * frame / frames)
+        images.append(picture_of(fig, density=10 / 11))
     plt.close(fig)
     return in_few_colors(images)
 

@@ -57,22 +57,11 @@ class Verdict:
         """Returns whether all seeds agree."""
         return self.kind != DIFFER
 
-    @property
-    def in_words(self) -> str:
-        """Returns what can be said after "it": "holds", or "holds in none of 10 seeds"."""
-        return self.kind if self.seeds == 1 else f"holds in {self.counted}"
-
-    @property
-    def counted(self) -> str:
-        """Returns "8 of 10 seeds" or "none of 10 seeds"."""
-        return f"{self.held or 'none'} of {self.seeds} seeds"
-
     def __str__(self) -> str:
-        """Returns "holds" for one seed, "holds, 8 of 10 seeds" for more."""
+        """Returns what can be said after "it": "holds", or "holds in none of 10 seeds"."""
         if self.seeds == 1:
             return self.kind
-        word = FAILS if self.kind == FAILS else HOLDS
-        return f"{word}, {self.held} of {self.seeds} seeds"
+        return f"holds in {self.held or 'none'} of {self.seeds} seeds"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -113,7 +113,7 @@ def parser(description: str | None, uses: str | None = None) -> argparse.Argumen
     add("--no-pictures", dest="pictures", action="store_false", help="measure only")
     add(
         "--format",
-        choices=("png", "svg", "pdf"),
+        choices=("png", "svg"),
         default="png",
         help="of the pictures (default: png)",
     )

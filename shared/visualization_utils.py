@@ -56,10 +56,11 @@ PLUM, VIOLET, OLIVE, AMBER, TAUPE = ROLE_PALETTE = (
 RELATION_COLORS = {"determiner": PLUM, "subject": VIOLET, "place": OLIVE, "adjective": AMBER}
 
 COLUMN = 830  # pixels: GitHub shows no picture wider, and shrinks what is
+INCH = 110  # pixels at which a page shows an inch of a figure
 DENSITY = 2  # pixels of a PNG for each of these: letters are sharp on dense screens, too
 
 THEME = {
-    "savefig.dpi": 110,  # the pixels at which a page shows an inch
+    "savefig.dpi": INCH,
     "figure.constrained_layout.h_pad": 0.1,  # inches: nothing touches the edge
     "figure.constrained_layout.w_pad": 0.1,
     "figure.facecolor": "white",
@@ -74,7 +75,6 @@ THEME = {
     "hatch.color": "#b9c0c8",
     "hatch.linewidth": 0.8,
     "svg.hashsalt": "attention",  # the same SVG for the same picture
-    "pdf.fonttype": 42,  # letters as letters, which many papers ask for
     "text.parse_math": False,  # a token may hold two $; so name the ticks of a logarithmic axis
 }
 
@@ -299,28 +299,21 @@ def save_plot(options: argparse.Namespace, name: str, fig: Figure, caption: str)
         plt.close(fig)
 
 
-def dots_per_inch(fig: Figure) -> float:
-    """Returns savefig.dpi, which without our theme is the figure's own."""
-    dots = plt.rcParams["savefig.dpi"]
-    return fig.dpi if dots == "figure" else dots
-
-
 def sharp(fig: Figure) -> float:
     """Returns the density at which a PNG has twice the pixels at which a page shows it.
 
-    A figure that is wider than the page's column is shown smaller, so that it needs less; but it
-    keeps the pixels that savefig would give it.
+    A figure that is wider than the page's column is shown smaller, so that it needs less.
     """
-    width = fig.get_figwidth() * dots_per_inch(fig)
+    width = fig.get_figwidth() * INCH
     return max(1, DENSITY * min(1, COLUMN / width))
 
 
 def picture_of(fig: Figure, *, density: float = 1) -> Image.Image:
-    """Returns the pixels of a figure: `density` times as wide and high as savefig would write them.
+    """Returns the pixels of a figure, `density` times those at which a page shows it.
 
     Frames of an animation keep a density of 1. (savefig draws all of it twice.)
     """
-    fig.set_dpi(density * dots_per_inch(fig))
+    fig.set_dpi(density * INCH)
     canvas = FigureCanvasAgg(fig)
     canvas.draw()
     return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
@@ -335,8 +328,6 @@ def save_figure(fig: Figure, path: Path, *, caption: str) -> None:
     with paths.whole_file(path) as unfinished:
         if path.suffix == ".svg":
             fig.savefig(unfinished, metadata={"Description": caption, "Date": None})
-        elif path.suffix == ".pdf":
-            fig.savefig(unfinished, metadata={"Title": caption, "CreationDate": None})
         else:
             info = PngInfo()
             info.add_text("Description", caption)

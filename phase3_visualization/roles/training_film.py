@@ -169,8 +169,7 @@ def training_frames(results: Results) -> Film:
     for look in looks:
         light_up(maps, look)
         fig.suptitle(frame_title(look, end, results.shown["loss"]), fontsize=TITLE_SIZE)
-        with plt.rc_context({"savefig.dpi": 100}):
-            images.append(picture_of(fig))
+        images.append(picture_of(fig, density=10 / 11))
         fig.set_layout_engine("none")  # all frames are laid out as the first one
     plt.close(fig)
     images = in_few_colors(images)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from shared import paths
@@ -64,16 +63,6 @@ def table(runs: Sequence[Numbers], experiment: str, *, ranges: bool) -> str:
     return frame.to_string() if numbers else ""
 
 
-def is_split(values: Sequence[float]) -> bool:
-    """Returns whether values lie in two groups: one gap is wider than half of all they span.
-
-    Ten values of an even spread have such a gap one time in thirty.
-    """
-    ordered = sorted(values)
-    gaps = np.diff(ordered)
-    return bool(gaps.max() > (ordered[-1] - ordered[0]) / 2)
-
-
 # ---- what is found
 
 
@@ -97,7 +86,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """Returns "holds, 8 of 10 seeds"."""
+        """Returns "holds in 8 of 10 seeds"."""
         if self.recorded:
             return str(self.recorded)
         return f"{self.here} (in this run; not on record yet)"
@@ -111,30 +100,18 @@ class Finding:
     @property
     def sentence(self) -> str:
         """Returns in words what the record says of the claim, and what this run says."""
-        here = f"in this run it {self.here.in_words}"
+        here = f"in this run it {self.here}"
         if self.recorded is None:
             return f"Not on record yet: {here}"
-        on_record = f"On record this {self.recorded.in_words}"
+        on_record = f"On record this {self.recorded}"
         if not self.recorded.decided:
             return f"{on_record}; {here}"
         return f"{on_record}, {'and this run agrees' if self.as_recorded else f'but {here}'}"
 
     @property
     def deciding(self) -> str:
-        """Returns what decided: where the next seed falls or, if that misleads, all ten values.
-
-        An interval misleads where the values lie in two groups. It also misleads where the bar lies
-        inside of it, though all values lie on one side of the bar.
-        """
-        values = sorted(self.effects)
-        if self.recorded is None:
-            return between((values[0], values[-1]))
-        low, high = record.next_seed(values)
-        bar_inside = low < self.claim.bar < high
-        on_one_side = not values[0] < self.claim.bar < values[-1]
-        if is_split(values) or (bar_inside and on_one_side):
-            return "ten values: " + " ".join(f"{value:.2g}" for value in values)
-        return between((low, high))
+        """Returns the numbers that decided, one a seed, from the least to the largest."""
+        return " · ".join(number(value) for value in sorted(self.effects))
 
 
 def judge_claim(claim: Claim, runs: Sequence[Numbers]) -> Finding:
@@ -229,7 +206,7 @@ def print_judgement(judgement: Judgement, *, rules: bool) -> None:
         print(wrapped(f'{MARKS[finding.kind]} {finding.sentence}: "{claim.text}"', indent=""))
         if rules:
             print(wrapped(f"{claim.id}: a run counts as true if {claim.rule}."))
-            print(wrapped(f"The number that decides: {finding.deciding}."))
+            print(wrapped(f"The number that decides, seed by seed: {finding.deciding}."))
     if judgement.differs:
         print(wrapped(judgement.differs, indent=""))
 

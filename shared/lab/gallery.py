@@ -14,6 +14,7 @@ and the film of the live page is recorded by hand, so this command leaves them a
 import argparse
 import importlib
 import shutil
+import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
@@ -26,7 +27,7 @@ from matplotlib.ticker import PercentFormatter
 from shared import cli, paths
 from shared.claims import Numbers
 from shared.lab import findings, pages, record, tables
-from shared.visualization_utils import BLUE, INK, QUIET, RED, save_figure, theme
+from shared.visualization_utils import BLUE, INK, QUIET, RED, save_figure
 
 MORE_SEEDS = ("phase2_multi_head.heads.how_many_heads",)
 
@@ -34,8 +35,8 @@ MORE_SEEDS = ("phase2_multi_head.heads.how_many_heads",)
 # ---- a dot for each run on record: the seven findings of the front door
 # A picture has a line for each quantity, with its ten values, and above it the lowest and highest.
 
-SIZE, DPI = (4.2, 2.7), 100  # inches; README shows a picture 420 pixels wide, on a phone 358
-TYPE = 12
+SIZE = (3.82, 2.45)  # inches; README shows a picture 420 pixels wide, on a phone 358
+TYPE = 11
 MOST_SHARES = 10  # where the axis of even shares ends
 
 
@@ -163,7 +164,7 @@ def draw_dots(small: DotPicture) -> tuple[Figure, str]:
         ranges.append(f"{label} {text}")
         ax.hlines(row, 0, small.most, color="#d5dade", linewidth=1, zorder=0)
         height = [row] * len(values)
-        ax.scatter(values, height, s=64, color=color, alpha=0.45, linewidth=0, clip_on=False)
+        ax.scatter(values, height, s=54, color=color, alpha=0.45, linewidth=0, clip_on=False)
         above = row - 0.27
         ax.text(0, above, label, fontsize=TYPE, color=INK)
         ax.text(small.most, above, text, fontsize=TYPE, color=color, ha="right", weight="bold")
@@ -179,10 +180,9 @@ def draw_dots(small: DotPicture) -> tuple[Figure, str]:
 
 def draw_small_pictures(output_dir: Path) -> None:
     """Writes all of them to visualizations/plots/seven/ below the output folder."""
-    with theme(), plt.rc_context({"savefig.dpi": DPI}):
-        for name, small in SMALL_PICTURES.items():
-            fig, caption = draw_dots(small)
-            save_figure(fig, output_dir / paths.PLOTS / "seven" / f"{name}.png", caption=caption)
+    for name, small in SMALL_PICTURES.items():
+        fig, caption = draw_dots(small)
+        save_figure(fig, output_dir / paths.PLOTS / "seven" / f"{name}.png", caption=caption)
 
 
 # ---- from a run into the gallery
@@ -208,10 +208,6 @@ def fill_gallery(output_dir: Path) -> int:
         if not drawn[name].is_file():
             raise ValueError(f"{name} is not drawn yet: run ./run_all.sh all first")
     gallery = paths.ROOT / paths.GALLERY
-    for name in names:
-        published = gallery / name
-        if not published.is_file() or published.read_bytes() != drawn[name].read_bytes():
-            print(f"changed: {paths.shown(published)}")
     for old in gallery.rglob("*.*"):
         if not pages.is_made_by_hand(old.relative_to(gallery).as_posix()):
             old.unlink()
@@ -222,13 +218,11 @@ def fill_gallery(output_dir: Path) -> int:
 
 
 def record_first_seed(output_dir: Path) -> None:
-    """Writes what the last run measured into the record, and tells which numbers are new there."""
+    """Writes what the last run measured into the record."""
     measured = {}
     for saved in findings.gather(output_dir):
         if not saved.otherwise:
             measured[saved.experiment] = {record.FIRST_SEED: saved.runs[0]}
-            for name in saved.judged().differing:
-                print(f"changed: {saved.experiment}: {name}")
     record.write(record.with_rows(record.read(), measured))
     tables.write()
 
@@ -243,8 +237,9 @@ def main(argv: list[str] | None = None) -> str:
         count = fill_gallery(options.output_dir)
     except ValueError as error:
         parser.error(str(error))
-    for page in pages.write_titles():
-        print(f"changed: {paths.shown(page)}")
+    pages.write_titles()
+    print("changed:", flush=True)
+    subprocess.run(["git", "diff", "--stat"], cwd=paths.ROOT)
     return f"{count} pictures in {paths.GALLERY}"
 
 

@@ -7,11 +7,11 @@ that a picture shows is a link to the picture, and must stand in its caption.
     [0.97](../data/numbers.md#bottleneck:luong-24-letters)        of the run with seed 0
     [39 to 44 %](../data/numbers.md#bottleneck:none-24-letters)   where another seed falls
     [at least 84 %](../data/numbers.md#scaling:divided-best-rate) the lower end; at most: the upper
-    [about 40 %](...)  [about a third](...)  [three in four](...)  in the middle half of that range
+    [about 40 %](...)                         in the middle half of that range
     [9 of 10](../data/claims.md#patching-lookers)                  the runs in which the rule holds
     [six of the eight](../visualizations/gallery/phase3/head_roles.png)
 
-What is said in words alone ("nearly all", "it does not") is the author's to judge; that its link
+What is said in words alone ("nearly all", "about a third") is the author's to judge; that its link
 leads to a row is checked. The alt text of a picture is its title; `publish` writes it. No other
 file of the laboratory reads or writes the pages.
 """
@@ -43,12 +43,9 @@ WORDS = {
     "none": 0, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5,
     "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10,
 }  # fmt: skip
-SHARES = {"a tenth": 0.1, "a fifth": 0.2, "a quarter": 0.25, "a third": 1 / 3, "half": 0.5,
-          "two thirds": 2 / 3, "three quarters": 0.75}  # fmt: skip
 SIGNS = {"≤": "at most", "≥": "at least", "√": "root ", "<": "below", ">": "above", "*": "times"}
 A_WORD = "|".join(WORDS)
 OUT_OF = re.compile(rf"\b({A_WORD}|\d+)(?: times)? (?:in|of|out of) (?:the )?({A_WORD}|\d+)\b")
-A_SHARE = re.compile(rf"\b({'|'.join(SHARES)})\b")
 SHOWN = re.compile(r"visualizations/gallery/([\w/]+\.(?:png|gif|svg))")
 PICTURE = re.compile(r"!\[(?P<alt>[^]]*)\](?=\([./]*visualizations/gallery/(?P<name>[^)]+)\))")
 SMALL_PICTURE = re.compile(
@@ -120,16 +117,11 @@ def with_titles(text: str) -> str:
     return SMALL_PICTURE.sub(titled, PICTURE.sub(titled, text))
 
 
-def write_titles() -> list[Path]:
-    """Writes titles into all pages; returns those that were changed."""
-    changed = []
+def write_titles() -> None:
+    """Writes titles into all pages."""
     for page in pages():
-        text = page.read_text(encoding="utf-8")
-        titled = with_titles(text)
-        if titled != text:
-            page.write_text(titled, encoding="utf-8", newline="\n")
-            changed.append(page)
-    return changed
+        titled = with_titles(page.read_text(encoding="utf-8"))
+        page.write_text(titled, encoding="utf-8", newline="\n")
 
 
 def wrong_of_pictures(text: str) -> list[str]:
@@ -238,17 +230,13 @@ def wrong_number(words: str, ends: tuple[float, float] | None, first: float | No
     ends: of where another seed falls, None if the record lacks the ten seeds. first: what seed 0
     gives, None where that is of one machine.
     """
-    share = share_in_words(words.lower())
     match = NUMBER.search(words)
-    if share is None and not match:
+    if not match:
         return ""
-    is_of_seed_0 = share is None and not (match["bound"] or match["high"])
-    if is_of_seed_0 and first is not None:
+    if first is not None and not (match["bound"] or match["high"]):
         ends = first, first
     if ends is None:
         return "the record has no other seeds"
-    if share is not None:
-        return wrong_middle(share, ends, slack=0.05)
     scale = 100 if match["percent"] or "%" in match[0] else 1
     low, high = scale * ends[0], scale * ends[1]
     last = match["high"] or match["low"]
@@ -275,15 +263,6 @@ def wrong_middle(value: float, ends: tuple[float, float], slack: float) -> str:
     if low + quarter - slack <= value <= high - quarter + slack:
         return ""
     return f"{value:.3g} is not in the middle of {low:.3g} to {high:.3g}"
-
-
-def share_in_words(words: str) -> float | None:
-    """Returns "a third" or "nine in ten" as a number; None if nothing of the kind is said."""
-    match = OUT_OF.search(words)
-    if match:
-        return as_number(match[1]) / as_number(match[2])
-    match = A_SHARE.search(words)
-    return SHARES[match[1]] if match else None
 
 
 def as_number(text: str) -> float:

@@ -95,18 +95,15 @@ def chosen(named: Iterable[str], claims: Iterable[Claim]) -> list[str]:
 
     Says what cannot run here. Raises ValueError for what is no script of the course.
     """
-    course = scripts()
+    course = {path_of(module): module for module in scripts()}
+    unknown = ", ".join(set(named) - set(course))
+    if unknown:
+        raise ValueError(f"no script of the course is {unknown}: name it as data/claims.md does")
     wanted = {claim.experiment for claim in claims} | pages.linked_experiments()
     if named:
-        by_path = {path_of(module): module for module in course}
-        files = {paths.shown(Path(name).resolve()) for name in named}
-        unknown = ", ".join(sorted(files - set(by_path)))
-        if unknown:
-            way_out = "name scripts as data/claims.md does"
-            raise ValueError(f"nothing is recorded of {unknown}: {way_out}")
-        wanted = {by_path[file] for file in files}
+        wanted = {course[file] for file in named}
     able = []
-    for module in course:
+    for module in course.values():
         if module in wanted and can_run(module):
             able.append(module)
         elif module in wanted:

@@ -28,9 +28,9 @@ import pkgutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from multiprocessing.pool import Pool
+from multiprocessing.pool import AsyncResult, Pool
 from pathlib import Path
 from typing import NoReturn
 
@@ -39,9 +39,8 @@ from tqdm import tqdm
 
 from shared import cli, paths
 from shared.lab import findings
-from shared.lab.findings import INDENT, Finding, wrapped
+from shared.lab.findings import INDENT, wrapped
 from shared.lab.plan import PLANS, SECTIONS, Plan, can_run, path_of, question_of
-from shared.lab.record import SEEDS
 from shared.lab.report import write_report
 from shared.paths import PHASES
 from shared.training.objectives import corpus
@@ -52,7 +51,7 @@ MAINTAINERS = {  # word -> the module that does it
 }
 PROCESSES = 2
 LOG = paths.PROCESSED / "run.log"
-PICTURES = (".png", ".svg", ".pdf", ".gif", ".html")
+PICTURES = (".png", ".svg", ".gif", ".html")
 
 
 @dataclass(frozen=True)
@@ -102,29 +101,15 @@ def train_shared(loader: str, argv: list[str]) -> Result:
 
 
 def verdicts_of(result: Result) -> list[str]:
-    """Returns how a script's claims stand on record, how newer ones came out, what differs here."""
+    """Returns how each claim of a script stands on record and here, and what differs here."""
     sentences = []
     for path in result.written:
-        if path.parent.name != "findings":
-            continue
-        judgement = findings.load(path).judged()
-        on_record = [finding for finding in judgement.findings if finding.recorded]
-        if on_record:
-            sentences.append(held_of(on_record))
-        for finding in judgement.findings:
-            if not finding.recorded:
-                sentences.append(f"A claim is new. {finding.sentence}.")
-        if judgement.differs:
+        if path.parent.name == "findings":
+            judgement = findings.load(path).judged()
+            for finding in judgement.findings:
+                sentences.append(f"{finding.claim.id}: {finding.sentence}")
             sentences.append(judgement.differs)
     return sentences
-
-
-def held_of(on_record: Sequence[Finding]) -> str:
-    """Returns "On record its claims hold in 10, 3 and 10 of 10 seeds."."""
-    *others, last = [str(finding.recorded.held) for finding in on_record]
-    held = f"{', '.join(others)} and {last}" if others else last
-    claims = "claims hold" if others else "claim holds"
-    return f"On record its {claims} in {held} of {len(SEEDS)} seeds."
 
 
 def story(name: str, result: Result) -> str:
@@ -194,28 +179,25 @@ def for_each_script(argv: list[str]) -> list[str]:
     return ["--if-used", *(option for option in argv if option != "--retrain")]
 
 
-def train_side_by_side(pool: Pool, plans: dict[str, Plan], argv: list[str], teller: Teller) -> None:
-    """Train the models that scripts share; what goes wrong is told."""
-    waiting = {}
-    for plan in plans.values():
-        for name in plan.train:
-            if name not in waiting:
-                waiting[name] = pool.apply_async(train_shared, (name, argv))
-    for name, training_run in waiting.items():
-        result = training_run.get()
-        if result.code:
-            teller.tell(name, result)
-        teller.file.write(result.text)
+def start(
+    pool: Pool, function: Callable[[str, list[str]], Result], names: Iterable[str], argv: list[str]
+) -> dict[str, AsyncResult]:
+    """Start a function for each of these names, but once; returns name -> what becomes of it."""
+    return {name: pool.apply_async(function, (name, argv)) for name in dict.fromkeys(names)}
 
 
 def run_side_by_side(pool: Pool, plans: dict[str, Plan], argv: list[str], teller: Teller) -> None:
     """Train, run all that may run beside something else, and tell it phase by phase."""
-    train_side_by_side(pool, plans, argv, teller)
-    started = {}
+    loaders, scripts = [], []
     for plan in plans.values():
-        for name in (*plan.slow, *plan.scripts):  # the slow ones first
-            if name not in started:
-                started[name] = pool.apply_async(run_script, (name, for_each_script(argv)))
+        loaders += plan.train
+        scripts += plan.slow + plan.scripts  # the slow ones first
+    for name, training in start(pool, train_shared, loaders, argv).items():
+        result = training.get()
+        if result.code:
+            teller.tell(name, result)
+        teller.file.write(result.text)
+    started = start(pool, run_script, scripts, for_each_script(argv))
     bar = tqdm(total=len(started), desc="scripts", leave=False, disable=None)
     for phase, plan in plans.items():
         tqdm.write(f"\n---- {SECTIONS[phase]}")

@@ -59,7 +59,7 @@ FINDING = """
 
 **A run counts as true if** {rule}.{revised}
 
-**The number that decides:** {decides}, where the rule asks for {bar}.
+**The number that decides,** run by run, where the rule asks for {bar}: {decides}.
 
 Measured by [{script}](../{path}), with [all its numbers](numbers.md#{experiment}). Name: `{id}`
 
@@ -152,8 +152,6 @@ def entry(claim: Claim) -> str:
     decides = "not on record yet"
     if record.verdict(claim):
         decides = findings.judge_claim(claim, record.runs(claim.experiment)).deciding
-    if " to " in decides:
-        decides += " (95 % prediction interval for one more run)"
     revised = f" *After a look at seeds 0 to 9: {claim.revised}.*" if claim.revised else ""
     return FINDING.format(
         id=claim.id,

@@ -286,7 +286,7 @@ def watched_texts():
     def watched_draw(text, renderer, *args, **options):
         draw(text, renderer, *args, **options)
         if drawing and text.get_visible() and text.get_text().strip():
-            inch = visualization_utils.dots_per_inch(drawing[-1])  # on a page, however dense
+            inch = visualization_utils.INCH  # on a page, however dense
             width = drawing[-1].get_figwidth() * inch
             pixels = text.get_fontsize() / 72 * inch * min(1, README_WIDTH / width)
             box = text.get_window_extent(renderer)

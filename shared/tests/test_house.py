@@ -314,8 +314,6 @@ for name in ours:
     changed = [part for part, found in world().items() if found != before[part]]
     if changed:
         sys.exit(f"{name} changes {', '.join(changed)}")
-if sys.modules.get("bottleneck", "not hidden") is None:
-    sys.exit("a library of others is hidden from the guest")
 """
 
 

@@ -86,7 +86,7 @@ def test_names_at_the_ends_of_lines_do_not_lie_on_each_other(tmp_path):
     assert away < 4, "a name with room stays at its line"
 
 
-@pytest.mark.parametrize("wanted", ["png", "svg", "pdf", None])
+@pytest.mark.parametrize("wanted", ["png", "svg", None])
 def test_a_plot_lies_where_the_options_say_and_keeps_its_caption_or_is_not_wanted(tmp_path, wanted):
     more = ["--format", wanted] if wanted else ["--no-pictures"]
     options = cli.parse(cli.parser(None), ["--output-dir", str(tmp_path), *more])
