@@ -74,7 +74,7 @@ def scaled_dot_product_attention(
     query = query / math.sqrt(query.size(-1))  # else the scores grow with √d_k
     scores = query @ key.transpose(-2, -1)  # -> (..., T_q, T_k): each query by each key
     weights = masked_softmax(scores, mask)  # each row sums to 1, hidden keys get 0
-    used = weights if dropout is None else dropout(weights)  # in training some are set to 0
+    used = weights if dropout is None else dropout(weights)  # training sets some to 0
     output = used @ value  # (..., T_q, T_k) @ (..., T_k, d_v) -> (..., T_q, d_v)
     return output.to(dtype), weights.to(dtype)
 

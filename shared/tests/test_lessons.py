@@ -157,7 +157,7 @@ def stands_in(piece, text):
     return f"\n{piece}\n" in f"\n{text}\n"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", ["README.md", *PAGES])
 def test_code_of_a_lesson_is_the_code_of_the_files_that_it_links_to(page):
     for heading, (text, scripts) in sections(page).items():
         code = "\n...\n".join(blocks(text, "python"))
