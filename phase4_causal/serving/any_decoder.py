@@ -10,13 +10,18 @@ know no window. What else might go wrong is found by a trial with two short text
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from phase4_causal.serving.paged_cache import PagedCache, Text, packed, paged_attention
+from phase4_causal.serving.paged_cache import (
+    PackedWords,
+    PagedCache,
+    Text,
+    packed,
+    paged_attention,
+)
 from shared.published import attention_named, library
 
 NAME = "in pages"  # by which the library finds our function
@@ -33,7 +38,7 @@ def in_pages(
     attention_mask: None,
     *,
     pages: PagedCache,
-    texts: Sequence[Text],
+    words: PackedWords,
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
@@ -53,8 +58,8 @@ def in_pages(
     value = value[0].transpose(0, 1)
     if scaling is not None:
         query = query * (scaling * math.sqrt(query.size(-1)))
-    pages.store(module.layer_idx, key, value, texts)
-    output = paged_attention(query, pages, module.layer_idx, texts)
+    pages.store(module.layer_idx, key, value, words)
+    output = paged_attention(query, pages, module.layer_idx, words)
     return output.unsqueeze(0), None  # (N, H, d_k) -> (1, N, H, d_k)
 
 
@@ -111,7 +116,7 @@ class Decoder:
         for text in texts:
             cache.allocate(text)
         for _ in range(2):
-            logits = self.logits(*packed(texts, device), cache, texts)
+            logits = self.logits(packed(texts, cache), cache)
             for text in texts:
                 text.stored = text.new.stop
         filled = cache.keys.flatten(1).any(dim=1)  # (L, ...) -> (L,)
@@ -133,16 +138,14 @@ class Decoder:
             raise ValueError("the prompt is empty: a published model needs a word to begin with")
         return tokens
 
-    def logits(
-        self, tokens: Tensor, positions: Tensor, cache: PagedCache, texts: Sequence[Text]
-    ) -> Tensor:
-        """tokens (N,), positions (N,) -> (N, V)."""
+    def logits(self, words: PackedWords, cache: PagedCache) -> Tensor:
+        """Returns (N, V)."""
         with attention_named(self.network, NAME):
             output = self.network(
-                tokens[None],
-                position_ids=positions[None],
+                words.tokens[None],
+                position_ids=words.positions[None],
                 use_cache=False,
                 pages=cache,  # these two go down to in_pages
-                texts=texts,
+                words=words,
             )
         return output.logits[0]  # (1, N, V) -> (N, V)

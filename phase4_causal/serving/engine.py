@@ -24,7 +24,7 @@ from torch import Tensor
 
 from phase4_causal.models import long_model
 from phase4_causal.serving.packed_toy import PackedToy
-from phase4_causal.serving.paged_cache import PagedCache, Text, packed
+from phase4_causal.serving.paged_cache import PackedWords, PagedCache, Text, packed
 from shared.attention_checks import check_sizes
 
 
@@ -47,13 +47,8 @@ class PackedModel(Protocol):
     def encode(self, prompt: str) -> list[int]:
         """The words of a prompt, behind those that begin each text. ValueError for unknown ones."""
 
-    def logits(
-        self, tokens: Tensor, positions: Tensor, cache: PagedCache, texts: Sequence[Text]
-    ) -> Tensor:
-        """Logits (N, V) of the word after each of the N new words, whose keys go into the cache.
-
-        tokens: (N,), the new words of all texts. positions: (N,), where each stands in its own.
-        """
+    def logits(self, words: PackedWords, cache: PagedCache) -> Tensor:
+        """Logits (N, V) of the word after each of the N new words, whose keys go into the cache."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -181,14 +176,10 @@ class Engine:
         """Returns the likeliest next word of each text, from one pass over their N new words."""
         if not texts:
             return []
-        tokens, positions = packed(texts, self.model.embedding.device)
-        logits = self.model.logits(tokens, positions, self.cache, texts)  # (N, V)
-        words = []
-        lengths = [len(text.new) for text in texts]
-        for text_logits in logits.split(lengths):  # (T_new, V) each
-            likeliest = text_logits[-1].argmax()  # the last word of a text predicts its next one
-            words.append(likeliest.item())
-        return words
+        words = packed(texts, self.cache)
+        logits = self.model.logits(words, self.cache)  # (N, V)
+        # The last word of a text predicts its next one.
+        return logits[words.last].argmax(dim=-1).tolist()
 
     def write(self, request: Request, word: int) -> None:
         """Put a word behind a text. A text that is finished leaves, and frees its blocks."""

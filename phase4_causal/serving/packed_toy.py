@@ -8,11 +8,9 @@ layer is cut where attention stands, which is computed over the engine's pages:
     finish    after it: the output projection, and the feed-forward network
 """
 
-from collections.abc import Sequence
-
 from torch import Tensor
 
-from phase4_causal.serving.paged_cache import PagedCache, Text, paged_attention
+from phase4_causal.serving.paged_cache import PackedWords, PagedCache, paged_attention
 from shared.toy_language import END_ID, START_ID, encode, tokenize
 from shared.toy_model import Block, ToyTransformer
 
@@ -58,14 +56,12 @@ class PackedToy:
         words = tokenize(prompt) if prompt else []
         return [START_ID, *encode(words)]
 
-    def logits(
-        self, tokens: Tensor, positions: Tensor, cache: PagedCache, texts: Sequence[Text]
-    ) -> Tensor:
-        """tokens (N,), positions (N,) -> (N, V)."""
-        x = self.model.embedding(tokens) + self.model.positions[positions]
+    def logits(self, words: PackedWords, cache: PagedCache) -> Tensor:
+        """Returns (N, V)."""
+        x = self.model.embedding(words.tokens) + self.model.positions[words.positions]
         for number, layer in enumerate(self.layers):
             query, key, value = layer.project(x)
-            cache.store(number, key, value, texts)
-            heads = paged_attention(query, cache, number, texts)
+            cache.store(number, key, value, words)
+            heads = paged_attention(query, cache, number, words)
             x = layer.finish(x, heads)
         return self.model.output_norm(x) @ self.model.embedding.weight.T + self.model.output_bias

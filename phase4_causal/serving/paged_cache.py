@@ -4,7 +4,7 @@ A cache in one piece keeps room for the longest text there may be, and most of t
 memory is cut into blocks of a few places, as an operating system cuts its memory into pages (Kwon
 et al. 2023, PagedAttention):
 
-    pool    (num_blocks, H_kv, block_size, d_k) in each layer, for keys and for values; any block
+    pool    (H_kv, num_blocks, block_size, d_k) in each layer, for keys and for values; any block
             may belong to any text
     table   of a text: its blocks in order. Position t is in block table[t // block_size], at place
             t % block_size
@@ -21,13 +21,13 @@ text gets it and writes into it.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from shared.attention_checks import check_sizes
-from shared.attention_utils import causal_mask
 from shared.toy_language import encode
 
 
@@ -51,8 +51,29 @@ class Text:
         return missing[: self.chunk_size]
 
 
+@dataclass(frozen=True)
+class PackedWords:
+    """The N new words of several texts in one row; made once for a pass, and read by every layer.
+
+    tokens, positions: (N,), the words, and where each stands in its own text. places: (N,), where
+    its key lies in the pool, counted through all blocks. last: (texts,), the last word of each text
+    in the row. tables: (texts, blocks). by_text: (texts, T_new), the row with a line for each text;
+    a text with fewer new words has others in front. in_row: (N,), from these lines to the row
+    again. mask: bool (texts, T_new, T), True = may attend.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    places: Tensor
+    last: Tensor
+    tables: Tensor
+    by_text: Tensor
+    in_row: Tensor
+    mask: Tensor
+
+
 class PagedCache:
-    """Keys and values of many texts, (num_layers, num_blocks, H_kv, block_size, d_k) each.
+    """Keys and values of many texts, (num_layers, H_kv, num_blocks, block_size, d_k) each.
 
     like: a tensor of their dtype, on their device. ref_counts: how many texts have each block.
     contents: of each block all tokens of its text up to the block's end, by which it is found;
@@ -72,7 +93,7 @@ class PagedCache:
         share: bool,
     ) -> None:
         check_sizes(1, num_blocks=num_blocks, block_size=block_size)
-        self.keys = like.new_zeros(num_layers, num_blocks, num_kv_heads, block_size, d_k)
+        self.keys = like.new_zeros(num_layers, num_kv_heads, num_blocks, block_size, d_k)
         self.values = torch.zeros_like(self.keys)
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -105,20 +126,27 @@ class PagedCache:
         prefix = []  # blocks that are full already
         if self.share and not text.table:
             prefix = self.find_prefix(text.tokens)
-        free = [block for block in self.free_blocks if block not in prefix]
-        free.sort(key=lambda block: bool(self.contents[block]))  # empty ones first: none is lost
         needed = math.ceil(len(text.tokens) / self.block_size)
         missing = needed - len(text.table) - len(prefix)
-        if missing > len(free):
+        new = []
+        if missing > 0:
+            free = [block for block in self.free_blocks if block not in prefix]
+            # Empty ones first, so that what can still be found stays.
+            free.sort(key=lambda block: bool(self.contents[block]))
+            new = free[:missing]
+        if missing > len(new):
             return False
-        for block in prefix + free[:missing]:
+        for block in prefix + new:
             self.ref_counts[block] += 1
-            text.table.append(block)
-        text.stored += len(prefix) * self.block_size
-        for number, block in enumerate(text.table, start=1):
-            end = number * self.block_size
+        for block in new:
             # A block that the next pass does not fill must not be found: it holds nothing yet.
-            self.contents[block] = text.tokens[:end] if end <= text.new.stop else []
+            self.contents[block] = []
+            # Places that hold no word are multiplied by weights of 0, which NaN would survive.
+            self.values[:, :, block] = 0
+        text.table += prefix + new
+        text.stored += len(prefix) * self.block_size
+        for number in range(text.stored // self.block_size, text.new.stop // self.block_size):
+            self.contents[text.table[number]] = text.tokens[: (number + 1) * self.block_size]
         return True
 
     def free(self, text: Text) -> None:
@@ -131,62 +159,79 @@ class PagedCache:
         text.table = []
         text.stored = 0
 
-    def store(self, layer: int, key: Tensor, value: Tensor, texts: Sequence[Text]) -> None:
-        """Put key and value (N, H_kv, d_k) of the new words of all texts, packed, in their places.
+    def store(self, layer: int, key: Tensor, value: Tensor, words: PackedWords) -> None:
+        """Put key and value (N, H_kv, d_k) of the new words of all texts in their places.
 
         Raises ValueError for another shape.
         """
-        blocks, places = [], []
-        for text in texts:
-            for position in text.new:
-                blocks.append(text.table[position // self.block_size])
-                places.append(position % self.block_size)
-        shape = (len(places), self.keys.size(2), self.keys.size(4))
+        shape = (len(words.places), self.keys.size(1), self.keys.size(4))
         if not key.shape == value.shape == shape:
             raise ValueError(
                 f"key and value must be {shape}: got {tuple(key.shape)} and {tuple(value.shape)}"
             )
-        # Indexed so, the pool is (N, H_kv, d_k), as are key and value.
-        self.keys[layer][blocks, :, places] = key.to(self.keys)  # under autocast it has 16 bits
-        self.values[layer][blocks, :, places] = value.to(self.values)
+        for pool, new in ((self.keys, key), (self.values, value)):
+            # (H_kv, num_blocks * block_size, d_k): a view. Under autocast `new` has 16 bits.
+            by_place = pool[layer].flatten(1, 2)
+            by_place.index_copy_(1, words.places, new.transpose(0, 1).to(pool))
 
 
-def packed(texts: Sequence[Text], device: torch.device) -> tuple[Tensor, Tensor]:
-    """The N new words of all texts in one row (N,), and their positions in their own texts (N,)."""
-    tokens, positions = [], []
-    for text in texts:
+def packed(texts: Sequence[Text], cache: PagedCache) -> PackedWords:
+    """The new words of one text or more, all of which have blocks for them."""
+    size, device = cache.block_size, cache.keys.device
+    most_new = max(len(text.new) for text in texts)
+    most_blocks = math.ceil(max(text.new.stop for text in texts) / size)
+    tokens, positions, of_text, ends, tables = [], [], [], [], []
+    for row, text in enumerate(texts):
         tokens += text.tokens[text.stored : text.new.stop]
         positions += text.new
-    return torch.tensor(tokens, device=device), torch.tensor(positions, device=device)
+        of_text += [row] * len(text.new)
+        ends.append(len(tokens))
+        # A shorter table is filled up with its last block, whose words are hidden there.
+        table = text.table[:most_blocks]
+        tables.append(table + table[-1:] * (most_blocks - len(table)))
+    as_tensor = partial(torch.tensor, dtype=torch.long, device=device)
+    positions, of_text, tables = as_tensor(positions), as_tensor(of_text), as_tensor(tables)
+    last = as_tensor(ends) - 1
+    before_last = last[:, None] - torch.arange(most_new, device=device).flip(0)  # (texts, T_new)
+    by_text = before_last.clamp(min=0)
+    from_last = torch.arange(len(tokens), device=device) - last[of_text]  # 0: its text's last word
+    return PackedWords(
+        as_tensor(tokens),
+        positions,
+        places=tables[of_text, positions // size] * size + positions % size,
+        last=last,
+        tables=tables,
+        by_text=by_text,
+        in_row=(of_text + 1) * most_new - 1 + from_last,
+        mask=torch.arange(most_blocks * size, device=device) <= positions[by_text][..., None],
+    )
 
 
-def in_a_row(pool: Tensor, text: Text) -> Tensor:
-    """One text's words, up to the new ones, out of its blocks.
+def in_rows(pool: Tensor, tables: Tensor) -> Tensor:
+    """The places of each text in a row, those that are empty as well.
 
-    pool (num_blocks, H_kv, block_size, d_k) -> (H_kv, T, d_k).
+    pool (H_kv, num_blocks, block_size, d_k), tables (texts, blocks) -> (H_kv, texts, T, d_k).
     """
-    blocks = pool[text.table].transpose(0, 1)  # -> (H_kv, blocks, block_size, d_k)
-    return blocks.flatten(1, 2)[:, : text.new.stop]
+    # (H_kv, num_blocks, block_size, d_k) -> (H_kv, texts * blocks, block_size, d_k)
+    blocks = pool.index_select(1, tables.flatten())
+    return blocks.view(len(pool), len(tables), -1, pool.size(-1))
 
 
-def paged_attention(query: Tensor, cache: PagedCache, layer: int, texts: Sequence[Text]) -> Tensor:
+def paged_attention(query: Tensor, cache: PagedCache, layer: int, words: PackedWords) -> Tensor:
     """Returns the output (N, H, d_k) of the new words of all texts, whose keys are stored.
 
-    query: (N, H, d_k), packed as in PagedCache.store. Several query heads may share a head of keys.
+    query: (N, H, d_k), in the order of `words`. Several query heads may share a head of keys.
     """
-    shared_by = query.size(1) // cache.keys.size(2)  # query heads for each head of keys
-    query = query.to(cache.keys.dtype)
-    outputs = []
-    lengths = [len(text.new) for text in texts]
-    for q, text in zip(query.split(lengths), texts, strict=True):
-        key = in_a_row(cache.keys[layer], text)
-        value = in_a_row(cache.values[layer], text)
-        key = key.repeat_interleave(shared_by, dim=0)  # (H_kv, T, d_k) -> (H, T, d_k)
-        value = value.repeat_interleave(shared_by, dim=0)
-        mask = causal_mask(len(text.new), text.new.stop, device=query.device)
-        output, _ = scaled_dot_product_attention(q.transpose(0, 1), key, value, mask)
-        outputs.append(output.transpose(0, 1))  # (H, T_new, d_k) -> (T_new, H, d_k)
-    return torch.cat(outputs)
+    key = in_rows(cache.keys[layer], words.tables)  # -> (H_kv, texts, T, d_k)
+    value = in_rows(cache.values[layer], words.tables)
+    shared_by = query.size(1) // len(key)  # query heads for each head of keys
+    query = query.to(key.dtype)[words.by_text]  # (N, H, d_k) -> (texts, T_new, H, d_k)
+    query = query.unflatten(2, (-1, shared_by)).permute(2, 0, 1, 3, 4)
+    query = query.flatten(2, 3)  # -> (H_kv, texts, T_new * shared_by, d_k)
+    mask = words.mask.repeat_interleave(shared_by, dim=1)[None]
+    output, _ = scaled_dot_product_attention(query, key, value, mask)
+    output = output.unflatten(2, (-1, shared_by)).permute(1, 2, 0, 3, 4)
+    return output.flatten(2, 3).flatten(0, 1)[words.in_row]  # (texts * T_new, H, d_k) -> (N, ...)
 
 
 def main() -> None:

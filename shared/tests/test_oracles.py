@@ -58,7 +58,7 @@ from phase4_causal.long_texts.topk_attention import (
 from phase4_causal.rotary_attention import RotaryHeads, frequencies
 from phase4_causal.serving.flash_decoding import flash_decoding
 from phase4_causal.serving.latent_attention import LatentAttention
-from phase4_causal.serving.paged_cache import PagedCache, Text, paged_attention
+from phase4_causal.serving.paged_cache import PagedCache, Text, packed, paged_attention
 from phase4_causal.writing.sampling import Sampling
 from shared import head_statistics
 from shared.attention_utils import (
@@ -262,7 +262,7 @@ def for_caches(way):
     return lambda q, k, v: way(q.detach(), k.detach(), v[..., :D_K].detach())
 
 
-def packed(x):
+def one_row(x):
     """Two texts one behind the other: (B, H, T, d) -> (B T, H, d)."""
     return x.transpose(1, 2).flatten(0, 1)
 
@@ -277,8 +277,9 @@ def paged(q, k, v):
             text.stored = len(text.tokens)
             text.tokens += [0] * key.size(2)
             assert cache.allocate(text)
-        cache.store(0, packed(key), packed(value), texts)
-    found = paged_attention(packed(q), cache, 0, texts)
+        words = packed(texts, cache)
+        cache.store(0, one_row(key), one_row(value), words)
+    found = paged_attention(one_row(q), cache, 0, words)
     return found.unflatten(0, (B, -1)).transpose(1, 2)
 
 

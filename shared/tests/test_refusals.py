@@ -33,7 +33,7 @@ from phase4_causal.serving.engine import Engine
 from phase4_causal.serving.flash_decoding import flash_decoding
 from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.packed_toy import PackedToy
-from phase4_causal.serving.paged_cache import PagedCache, Text
+from phase4_causal.serving.paged_cache import PagedCache, Text, packed
 from phase4_causal.writing.sampling import Sampling, new_caches, write_sentences
 from shared import paths
 from shared.attention_utils import causal_mask, local_mask, padding_mask, strided_mask
@@ -179,7 +179,7 @@ def stored(key, value):
     """Of one word, with two heads of four numbers."""
     cache, text = PagedCache(1, 5, 2, 2, 4, like=key, share=True), Text([7])
     cache.allocate(text)
-    cache.store(0, key, value, [text])
+    cache.store(0, key, value, packed([text], cache))
 
 
 PHASE_4 = [
