@@ -3,7 +3,7 @@
 Random weights draw pictures, too: courses like to show eight heads of a module that was never
 trained. Here we measure the trained toy model beside the same model before training, each head for
 itself. The weights of all heads on every sentence of --sentences are saved to
-data/processed/multi_head_patterns.pt.
+data/processed/multi_head_patterns.pt. Draws multi_head_grid.png and attention_entropy.png.
 """
 
 import itertools

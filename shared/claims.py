@@ -132,10 +132,9 @@ def mean_of(runs: Sequence[Numbers]) -> dict[str, float]:
 def experiments() -> list[str]:
     """Returns the module of every script of the course that measures, phase by phase."""
     modules = []
-    for folder in paths.PHASES.values():
-        for file in sorted((paths.ROOT / folder).rglob("*.py")):
-            if "\nmain = Experiment(" in file.read_text(encoding="utf-8"):
-                modules.append(".".join(file.relative_to(paths.ROOT).with_suffix("").parts))
+    for file in sorted(paths.ROOT.glob("phase*/**/*.py")):
+        if "\nmain = Experiment(" in file.read_text(encoding="utf-8"):
+            modules.append(".".join(file.relative_to(paths.ROOT).with_suffix("").parts))
     return modules
 
 

@@ -27,16 +27,6 @@ from shared.toy_model import MakeAttention, default_dtype, dtype_on
 
 Main = TypeVar("Main", bound=Callable)
 
-# The least and the most of an option. More would take days, or all the memory.
-LIMITS = {
-    "seed": (0, 2**31),
-    "seeds": (1, 100),
-    "d_model": (1, 1024),
-    "heads": (1, 1024),
-    "layers": (1, 24),
-}
-
-
 # These options leave every number of a run as it is.
 SAME_NUMBERS = ("seeds", "retrain", "numbers", "output_dir", "pictures", "format", "if_used")
 
@@ -46,6 +36,17 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")
+
+
+def integer_from(least: int, most: int) -> Callable[[str], int]:
+    """Returns the type of an option. More than the most would take days, or all the memory."""
+
+    def integer(text: str) -> int:
+        if not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"must lie between {least} and {most}: got {text}")
+        return int(text)
+
+    return integer
 
 
 def parser(description: str | None, uses: str | None = None) -> argparse.ArgumentParser:
@@ -78,10 +79,15 @@ def parser(description: str | None, uses: str | None = None) -> argparse.Argumen
         default=str(paths.TOY_SEQUENCES),
         help="file of sentences, one a line",
     )
-    add("--seed", type=int, default=0, help="decides initial weights and batches (default: 0)")
+    add(
+        "--seed",
+        type=integer_from(0, 2**31),
+        default=0,
+        help="decides initial weights and batches (default: 0)",
+    )
     add(
         "--seeds",
-        type=int,
+        type=integer_from(1, 100),
         default=1,
         metavar="N",
         help="measure with N seeds, counted up from --seed (default: 1)",
@@ -117,10 +123,20 @@ def parser(description: str | None, uses: str | None = None) -> argparse.Argumen
         default="png",
         help="of the pictures (default: png)",
     )
-    add("--d-model", type=int, metavar="D", help="width of the toy transformer (default: 64)")
+    add(
+        "--d-model",
+        type=integer_from(1, 1024),
+        metavar="D",
+        help="width of the toy transformer (default: 64)",
+    )
     lone = "the phase-1 model always has one"
-    add("--heads", type=int, metavar="H", help=f"heads in each layer (default: 4; {lone})")
-    add("--layers", type=int, metavar="L", help=f"layers (default: 2; {lone})")
+    add(
+        "--heads",
+        type=integer_from(1, 1024),
+        metavar="H",
+        help=f"heads in each layer (default: 4; {lone})",
+    )
+    add("--layers", type=integer_from(1, 24), metavar="L", help=f"layers (default: 2; {lone})")
     return result
 
 
@@ -141,7 +157,9 @@ def parse(result: argparse.ArgumentParser, argv: list[str] | None = None) -> arg
         options.all_sentences = read_sentences(options.sentences)
         sentence = options.all_sentences[0] if options.sentence is None else options.sentence
         options.words = tokenize(sentence)
-        _check_sizes(options)
+        d_model, heads = options.d_model or 64, options.heads or 4
+        if d_model % heads:
+            raise ValueError(f"--d-model {d_model} is not divisible by --heads {heads}")
         options.device = _device(options.device)
         paths.check_writable(options.output_dir)
     except ValueError as error:
@@ -185,17 +203,6 @@ def attention_class(name: str) -> MakeAttention:
         rule = f"MODULE:CLASS, please, and {how}"
         raise argparse.ArgumentTypeError(f"{rule}: {where}: {error!r}") from None
     return made
-
-
-def _check_sizes(options: argparse.Namespace) -> None:
-    for name, (least, most) in LIMITS.items():
-        value = getattr(options, name)
-        if value is not None and not least <= value <= most:
-            option = name.replace("_", "-")
-            raise ValueError(f"--{option} must lie between {least} and {most}: got {value}")
-    d_model, heads = options.d_model or 64, options.heads or 4
-    if d_model % heads:
-        raise ValueError(f"--d-model {d_model} is not divisible by --heads {heads}")
 
 
 def _device(name: str) -> str:

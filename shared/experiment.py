@@ -151,14 +151,6 @@ class Experiment:
             return list(self.more_pictures)
         return [self.own_picture, *self.more_pictures]
 
-    @property
-    def picture_files(self) -> set[str]:
-        """The names of the files that a run draws, the film's among them."""
-        names = {f"{picture.name}.png" for picture in self.all_pictures}
-        if self.film:
-            names.add(f"{self.file.stem}.gif")
-        return names
-
     @cli.script
     def __call__(self, argv: list[str] | None = None) -> str:
         """Measures with every seed; says, draws and keeps what came out; returns the answer."""
@@ -172,10 +164,8 @@ class Experiment:
     def measure_seeds(self, argv: list[str] | None) -> Results:
         """Returns what was measured with every seed that the command line asks for."""
         uses = f"{self.uses} --numbers --output-dir"
-        if self.picture_files:
-            uses += " --no-pictures"
         if self.all_pictures:
-            uses += " --format"
+            uses += " --no-pictures --format"
         parser = cli.parser(self.doc, uses)
         if self.add_options:
             self.add_options(parser)

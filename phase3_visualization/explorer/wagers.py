@@ -2,11 +2,10 @@
 
 Six wagers of the live page; their texts lie in page/texts.json. Each has a question about one
 number of the record, data/evidence.csv, and answers that each stand for a band of it. The right
-answer is not written down: it is the one whose band holds the values of all ten recorded trainings.
-Where no single band does, there is no question, and the page is not written. The interval of these
-values is drawn beside the answer: of that number, or of the one that "decides". The last wager has
-no number: of three ways to run one model the right one has no bug. What a wager "says" the page
-fills in while it runs, so its names stand in two braces.
+answer is the one whose band holds the values of all ten recorded trainings, and no other band does:
+a test asks that. The interval of these values is drawn beside the answer: of that number, or of the
+one that "decides". The last wager has no number: of three ways to run one model the right one has
+no bug. What a wager "says" the page fills in while it runs, so its names stand in two braces.
 """
 
 import argparse
@@ -83,23 +82,6 @@ def with_numbers(value: Any, names: dict) -> Any:
     return value.format(**names) if isinstance(value, str) else value
 
 
-def right_choice(wager: dict, intervals: dict[str, Interval]) -> int:
-    """Returns the only choice whose band holds the interval of the record.
-
-    Of several ways to run a model it is the one without a bug. Raises ValueError if it is not one.
-    """
-    if "ways" in wager:
-        return wager["ways"].index(None)
-    low, high = intervals[wager["number"]]
-    fitting = []
-    for choice, (bottom, top) in enumerate(wager["bands"]):
-        if float(bottom) <= low and high <= float(top):
-            fitting.append(choice)
-    if len(fitting) != 1:
-        raise ValueError(f"{wager['title']}: {len(fitting)} answers fit {low} to {high}; one must")
-    return fitting[0]
-
-
 def lesson_link(lesson: str) -> str:
     """Returns the address of a place in a lesson: "phase1_single_head/README.md#1-a-mean".
 
@@ -119,7 +101,6 @@ def wagers() -> list[dict]:
         wager = with_numbers(text, SETUP_NUMBERS | {"n": intervals})
         decides = wager.get("decides", wager)
         wager["interval"] = intervals.get(decides.get("number"))
-        wager["right"] = right_choice(wager, intervals)
         wager["lesson"] = lesson_link(wager["lesson"])
         bets.append(wager)
     return bets

@@ -51,8 +51,13 @@ def has_other_seeds(runs: Sequence[Numbers], otherwise: Sequence[str]) -> bool:
     return bool(otherwise) or len(runs) > 1
 
 
-def table(runs: Sequence[Numbers], experiment: str, *, ranges: bool) -> str:
-    """Returns a line for each number: its name, its mean, and where another seed falls if asked."""
+def table(
+    runs: Sequence[Numbers], experiment: str, *, ranges: bool, most: int | None = None
+) -> str:
+    """Returns a line for each number: its name, its mean, and where another seed falls if asked.
+
+    most: so many lines at most, and "..." for those in the middle.
+    """
     numbers = mean_of(runs)
     frame = pd.DataFrame(index=list(numbers))
     whose = "this run" if len(runs) == 1 else f"mean of {len(runs)} runs"
@@ -60,7 +65,7 @@ def table(runs: Sequence[Numbers], experiment: str, *, ranges: bool) -> str:
     ends = [record.interval(experiment, name) for name in numbers]
     if ranges and any(ends):
         frame["another seed falls in"] = [between(pair) if pair else "" for pair in ends]
-    return frame.to_string() if numbers else ""
+    return frame.to_string(max_rows=most) if numbers else ""
 
 
 # ---- what is found
@@ -184,19 +189,13 @@ def wrapped(text: str, indent: str = INDENT) -> str:
 
 
 def print_numbers(experiment: str, runs: Sequence[Numbers], options: argparse.Namespace) -> None:
-    """Prints the means over the runs, one a line; the end of a long list only with --numbers.
+    """Prints the means over the runs, one a line; the middle of a long list only with --numbers.
 
     Where another seed falls stands beside them with --numbers, and where other seeds were run.
     """
     ranges = options.numbers or has_other_seeds(runs, options.otherwise)
-    printed = table(runs, experiment, ranges=ranges)
-    if not printed:
-        return
-    heading, *rows = printed.splitlines()
-    if not options.numbers and len(rows) > MOST_ROWS:
-        more = len(rows) - MOST_ROWS
-        rows = [*rows[:MOST_ROWS], f"... {more} more lines with --numbers"]
-    print("", heading, *rows, "", sep="\n")
+    most = None if options.numbers else MOST_ROWS
+    print(f"\n{table(runs, experiment, ranges=ranges, most=most)}\n")
 
 
 def print_judgement(judgement: Judgement, *, rules: bool) -> None:

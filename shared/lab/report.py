@@ -86,11 +86,10 @@ def drawn(output_dir: Path, file: Path) -> Drawn:
 
 
 def promised(module: str) -> set[str]:
-    """Returns the names of a script's pictures: its Experiment's, or those in its docstring."""
-    script = importlib.import_module(module)
-    if hasattr(script.main, "picture_files"):
-        return script.main.picture_files
-    return {Path(name).name for name in re.findall(r"[\w/]+\.(?:png|gif|html)\b", script.__doc__)}
+    """Returns the names of a script's pictures: its own name, and those in its docstring."""
+    own = Path(path_of(module)).stem
+    named = re.findall(r"\w+\.(?:png|gif)\b", importlib.import_module(module).__doc__)
+    return {f"{own}.png", f"{own}.gif", *named}
 
 
 def drawn_by(module: str, phase: str, output_dir: Path) -> list[Drawn]:
