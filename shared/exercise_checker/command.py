@@ -2,9 +2,9 @@
 
 That file is made of the stubs on the first run and never written to again; git ignores it. The
 reader's function gets the same random inputs as the solution and the usual mistakes (exercise.py):
-float64, and no two axes have one size. What comes out is judged by check.py. train.py makes a
-function the attention of the toy model, and says what it loses and finds there. grade.py is for
-teachers: it checks many files at once.
+float64, and no two axes have one size. What comes out is judged by check.py. in_models.py
+makes a function the attention of the toy model, or of a published one. grade.py is for teachers: it
+checks many files at once.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from shared.exercise_checker.check import DONE, MARK_OF, NOT_WRITTEN, check
 from shared.exercise_checker.exercise import Exercise, Function
 from shared.exercise_checker.files import hand_out, readers_file, short, written_in
 from shared.exercise_checker.grade import grade
-from shared.exercise_checker.train import PRINTED_WIDTH, train_answer
+from shared.exercise_checker.in_models import PRINTED_WIDTH, use_answer
 
 HOW = """
 
@@ -74,8 +74,8 @@ def run_exercises(
             grade(options.grade, chosen)
             return
         functions = written_in(readers_file(stubs))
-        if options.train:
-            sys.exit(not train_answer(list(chosen.values()), exercises, functions))
+        if options.train or options.model is not None:
+            sys.exit(not use_answer(list(chosen.values()), exercises, functions, options.model))
     except ValueError as error:
         parser.error(str(error))
     if report(chosen, functions, stubs):
@@ -95,8 +95,11 @@ def parser_for(description: str) -> argparse.ArgumentParser:
     explained = ", ".join(f"{n}: {what}" for n, what in HINTS.items())
     show = f"check nothing, show {explained}"
     add("--hint", nargs="?", const="1", choices=HINTS, help=show)
+    used = parser.add_mutually_exclusive_group()
     train = "train it in the toy model: what does it find, or cost? Plain loops take minutes"
-    add("--train", action="store_true", help=train)
+    used.add_argument("--train", action="store_true", help=train)
+    written = "let a published model write with it: smollm2, or another one on this machine"
+    used.add_argument("--in", dest="model", metavar="MODEL", help=written)
     add("--handout", type=Path, metavar="FOLDER", help="for teachers: write the tasks alone there")
     grading = "for teachers: check this file, or all files of this folder"
     add("--grade", type=Path, metavar="PATH", help=grading)

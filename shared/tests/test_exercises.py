@@ -1,4 +1,4 @@
-"""The exercises of all phases, and the checker: what it names, lets pass, says and trains."""
+"""The exercises of all phases, and the checker: what it names, lets pass, says and lets run."""
 
 import ast
 import importlib
@@ -23,14 +23,20 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from shared import paths
 from shared.attention_utils import padding_mask
-from shared.exercise_checker import command, grade, train
+from shared.exercise_checker import command, grade, in_models
 from shared.exercise_checker.check import DONE, NOT_WRITTEN, by_itself, call, check
 from shared.exercise_checker.exercise import mistakes
 from shared.exercise_checker.files import written_in
-from shared.exercise_checker.train import WAYS, ReadersAttention
+from shared.exercise_checker.in_models import (
+    IN_LAYERS,
+    WAYS,
+    ReadersAttention,
+    attend_in_a_layer,
+)
 from shared.grammar import roles
+from shared.published import our_attention
 from shared.tests.faults import planted
-from shared.tests.helpers import near
+from shared.tests.helpers import MODEL_KINDS, near, tiny_language_model, tiny_model
 from shared.tests.test_lessons import changes
 from shared.tests.wrong_answers import RIGHT, WRONG, past, prefixed, soft
 from shared.training import recipes
@@ -600,13 +606,14 @@ def test_the_solution_in_the_model_is_the_module_of_the_course(name, padded):
 @pytest.fixture
 def trained(checkpoints, monkeypatch, capsys):
     few = corpus()[0][:3000], corpus()[1][:80]
-    for module in (recipes, roles, train):
+    for module in (recipes, roles, in_models):
         monkeypatch.setattr(module, "corpus", lambda: few)
-    monkeypatch.setattr(train, "SENTENCES_ASKED", 10)
+    monkeypatch.setattr(in_models, "SENTENCES_ASKED", 10)
 
     def run(function, name="multi_head_attention", steps=25):
-        monkeypatch.setattr(train, "STEPS", steps)
-        done = train.train_answer([BY_NAME[name]], [BY_NAME[way] for way in WAYS], {name: function})
+        monkeypatch.setattr(in_models, "STEPS", steps)
+        exercises = [BY_NAME[way] for way in WAYS]
+        done = in_models.use_answer([BY_NAME[name]], exercises, {name: function})
         return done, capsys.readouterr().out
 
     return run
@@ -660,5 +667,61 @@ def test_what_cannot_be_trained_is_refused_in_one_line(line, trained):
 def test_an_exercise_that_cannot_be_trained_names_those_that_can(reader):
     for arguments in (["--train", "1"], ["--train"]):
         code, _, errors = reader(*arguments, written="", stubs=STUBS[1])
-        can = "of this phase's exercises multi_head_attention can be trained"
+        can = "the toy model: of this phase's exercises multi_head_attention can"
         assert code == 2 and can in errors
+
+
+# ---- a published model writes with it
+
+OWN = """
+from shared.tests.wrong_answers import attend
+def self_attention(x, w_q, w_k, w_v, mask=None):
+    q, k, v = x @ w_q, x @ w_k, x @ w_v
+    return attend(q, k, v, mask)
+"""
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", MODEL_KINDS)
+def test_solutions_compute_in_every_kind_of_model(kind):
+    torch.manual_seed(0)
+    model = tiny_model(kind).double()
+    text = torch.randint(2, 97, (1, 7)) if kind != "vit" else torch.randn(1, 3, 20, 20).double()
+    own = model(text).last_hidden_state
+    for name, way in IN_LAYERS.items():
+        attend = partial(attend_in_a_layer, way, BY_NAME[name].solution)
+        with our_attention(model, attend):
+            near(model(text).last_hidden_state, own, share=1e-5)
+
+
+@pytest.fixture
+def folder(request, tmp_path):
+    """A small model of this kind, as --in takes it."""
+    tiny = tiny_language_model(request.param, vocab_size=8)
+    tiny.model.save_pretrained(tmp_path / "small")
+    tiny.tokenizer.save_pretrained(tmp_path / "small")
+    return str(tmp_path / "small")
+
+
+@pytest.mark.parametrize("folder", ["llama", "gpt2", "bert"], indirect=True)
+def test_a_model_writes_the_same_with_a_right_answer_alone(folder, reader):
+    code, said, _ = reader("3", "--in", folder, written=OWN)
+    own, yours = re.findall(r"^(?:its own|yours)  +(.+)", said, re.MULTILINE)
+    assert code == 0 and own == yours and "\nThe same: " in said
+    code, said, _ = reader("3", "--in", folder, written=OWN.replace("d(q", "d(q * len(q.T) ** 0.5"))
+    assert code == 1 and "\nNot the same: " in said and "The checker: not divided by √d_k" in said
+
+
+@pytest.mark.parametrize("folder", ["llama"], indirect=True)
+@pytest.mark.parametrize(
+    ("exercise", "change", "line"),
+    [
+        ("3", "1 / 0", "in a published model: ZeroDivisionError: .* The checker: "),
+        ("3", "(q / 0, q)", "it gives NaN .* The checker: "),
+        ("2", "", "a published model: of this phase's exercises self_attention can"),
+    ],
+)
+def test_what_cannot_run_in_a_model_is_one_line(folder, reader, exercise, change, line):
+    written = OWN.replace("attend(q, k, v, mask)", change)
+    code, _, errors = reader(exercise, "--in", folder, written=written)
+    assert code == 2 and re.search(line, errors) and errors.count("\n") == 1

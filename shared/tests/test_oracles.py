@@ -28,7 +28,7 @@ from phase1_single_head.self_attention import (
 from phase2_multi_head.alibi_attention import AlibiAttention
 from phase2_multi_head.block.gated_attention import GatedAttention
 from phase2_multi_head.block.qk_norm import EPSILON, QKNormAttention, rms_norm
-from phase2_multi_head.block.sink_logits import attention_with_sinks
+from phase2_multi_head.block.sink_logits import SinkAttention, attention_with_sinks
 from phase2_multi_head.fused_attention import FusedMultiHeadAttention
 from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
@@ -624,6 +624,15 @@ def with_both(m, x, _):
     return m.w_o(merged(heads) / (1 + torch.exp(-m.w_gate(x))))
 
 
+def with_sink(m, x, _):
+    """What gpt-oss does: one more key, whose score is the sink, and whose weight is dropped."""
+    query, key, value = projected_heads(m, x, x)
+    scores = query @ key.mT / key.size(-1) ** 0.5
+    sinks = m.sinks.view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+    weights = torch.cat([scores, sinks], dim=-1).softmax(dim=-1)[..., :-1]
+    return m.w_o(merged(weights @ value))
+
+
 def causal(m, x, _):
     """Under the mask of training."""
     return m(x, mask=past(*positions(x.size(1), x.size(1))))[0]
@@ -797,6 +806,7 @@ MODULES = {  # of x and a context: what makes the module, the way, its reference
         with_both,
         ALIKE,
     ),
+    "sink_logits, a module": (of(SinkAttention, HEADS), alone, with_sink, ALIKE),
     "alibi_attention": (of(AlibiAttention, 2), alone, with_distance, ALIKE),
     "self_attention, a head": (of(SelfAttention, 11, 13), alone, itself(one_head), ALIKE),
     "cross_attention": (of(CrossAttention, 11, 13), cross, one_head, ANY),

@@ -70,7 +70,7 @@ SHARED = [
         lambda: plot_attention(None, WEIGHTS[0, 0], [*"abcd"]),
         "a column for each key, (4, 4): got (5, 5)",
     ),
-    (lambda: plot_attention(None, WEIGHTS[0, 0] * 2, [*"abcde"]), "row 0 sums to 2.0000, not 1"),
+    (lambda: plot_attention(None, WEIGHTS[0, 0] * 2, [*"abcde"]), "row 0 sums to 2.0000, and"),
     (lambda: head_statistics(WEIGHTS, torch.ones(2, 1, 5, 5)), "a bool mask (N, 1, T, T)"),
     (lambda: head_statistics(WEIGHTS[0], torch.ones(1, 1, 5, 5).bool()), "unsqueeze(0)"),
 ]
@@ -144,7 +144,7 @@ PHASE_3 = [
     (lambda: draw_heads(None, [*"abcde"]), "None, load the model with attn_impl"),
     (lambda: draw_heads(((WEIGHTS,), (WEIGHTS,)), [*"abcde"]), "model(tokens).attentions"),
     (lambda: draw_heads(WEIGHTS, [*"abcde"], heads=[(2, 0)]), "(1, 2) is the last: got [(2, 0)]"),
-    (lambda: load_language_model(""), '--model "": a name is needed'),
+    (lambda: load_language_model(""), 'the model "": a name is needed'),
     (
         lambda: read_texts(LanguageModel(None, None, ""), ["caf\udce9"]),
         "all in Unicode: got 'caf\\udce9'",
