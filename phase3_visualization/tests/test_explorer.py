@@ -231,14 +231,6 @@ def test_the_right_answer_holds_every_recorded_number_and_the_interval_is_theirs
     assert wager["interval"] == (seeds.min(), seeds.max())
 
 
-def test_the_run_that_everybody_has_is_none_of_the_ten(tmp_path, monkeypatch):
-    before, rows = wagers.wagers(), pd.read_csv(paths.EVIDENCE)
-    far = rows.assign(seed=0, value=-1.0)
-    pd.concat([rows, far]).to_csv(tmp_path / "evidence.csv")
-    monkeypatch.setattr(paths, "EVIDENCE", tmp_path / "evidence.csv")
-    assert wagers.wagers() == before
-
-
 def test_an_interval_is_written_with_its_unit_once():
     assert f"{wagers.Interval(0.237, 0.257):.0%}" == "24 to 26\u00a0%"
     assert f"{wagers.Interval(0.998, 1.0):.0%}" == "100\u00a0%"

@@ -6,7 +6,6 @@ playwright has for it, or a line of JavaScript to run; and what is asked: see AS
 first view's state, or the whole screen.
 """
 
-import copy
 import itertools
 import json
 import re
@@ -17,7 +16,6 @@ from urllib.parse import parse_qsl
 import pytest
 import torch
 
-from phase3_visualization.explorer import write_page
 from phase3_visualization.explorer.models import as_packed
 from shared import paths
 from shared.tests.helpers import as_if_trained, axe_violations, in_torch, open_watched
@@ -389,28 +387,6 @@ def test_the_story_goes_by_keyboard_alone_and_is_scored(browser, explorer_addres
     assert errors == []
 
 
-def test_the_story_says_of_each_stop_what_its_numbers_say(page, explorer_models):
-    goes_to(page, "story=4")
-    now = state(page)
-
-    def looks_most(step):
-        screen = computed(model_at(explorer_models, now | {"step": step}), now)
-        return int(screen.weights[now["query"]].argmax())
-
-    at_the_end = looks_most(as_if_trained(explorer_models["both sides"]).recipe.steps)
-    steps = {now["step"]}
-    for stop in range(1, 11):
-        page.fill("#step", str(stop))
-        steps.add(state(page)["step"])
-        most = looks_most(state(page)["step"])
-        name = "____" if most in now["hidden"] else now["words"][most]
-        sentence = f"here it looks most at “{name}”"
-        if most == at_the_end:
-            sentence = "Now the line goes to"
-        assert sentence in page.inner_text("#says")
-    assert len(steps) > 5
-
-
 @pytest.mark.parametrize("hash_", ["", "story=2", "view=own"])
 def test_no_address_gives_the_first_bet_away(page, explorer_data, hash_):
     first = explorer_data["landings"][0]
@@ -466,26 +442,6 @@ def test_the_verdict_is_explained_and_the_interval_that_decides_is_drawn_to_scal
             (band, _), (start, width) = page.evaluate(DRAWN)
             ends = [band * end / float(low) for end in wager["interval"]]
             assert [start, start + width] == pytest.approx(ends, rel=1e-3)
-
-
-def test_a_head_whose_interval_crosses_the_line_is_not_shown_to_be_able_to_go(
-    browser, explorer_data, tmp_path
-):
-    data = copy.deepcopy(explorer_data)
-    heads = data["wagers"]["list"][0]["example"]["heads"]
-    for head in heads:
-        head |= {"cost": 0.025, "interval": [0.02, 0.03]}  # nats; the line is at 0.01
-    heads[3] |= {"cost": 0.006, "interval": [0.005, 0.009]}
-    heads[7] |= {"cost": 0.007, "interval": [0.005, 0.011]}
-    path = tmp_path / "explorer.html"
-    path.write_text(write_page.render(data), encoding="utf-8")
-    page = browser.new_page()
-    page.goto(f"{path.as_uri()}#view=break&wager=1&answers=a.....")
-    assert page.inner_text("#break-live .here").endswith("Heads that can go: 1.")
-    assert page.locator("#break-live .crosses").count() == 1
-    names = page.locator("#break-live .wide .name").all_inner_texts()
-    assert names[:2] == ["head 4", "head 8"] and len(names) == 8, "the cheapest comes first"
-    page.close()
 
 
 def test_the_bugs_show_in_what_a_changed_word_moves(page, explorer_models, explorer_data):

@@ -12,16 +12,15 @@ from matplotlib.colors import to_hex
 from phase2_multi_head.models import MULTI_HEAD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization import attention_flow
-from phase3_visualization.roles import head_roles, role_stability, training_film
+from phase3_visualization.roles import head_roles, role_stability
 from shared import charts
 from shared.attention_utils import attention_entropy
 from shared.grammar import roles
 from shared.grammar.scores import best_fixed_offset, gold_masks, related_pairs
 from shared.tests.helpers import EXPLORER_RECIPES, near, sharp_model
 from shared.toy_language import TOY_SENTENCE, tokenize
-from shared.toy_model import weights_on_sentence
 from shared.training.objectives import attention_weights, corpus
-from shared.training.recipes import Recipe, new_model, train, untrained_model
+from shared.training.recipes import Recipe, untrained_model
 from shared.visualization_utils import GREY, VIOLET
 
 
@@ -273,18 +272,3 @@ def test_two_models_that_differ_in_the_order_of_their_heads_alone():
     assert (found, right, any_head) == (1, 1, mean)
     found, right, any_head = role_stability.same_heads(first, first.roll(1, dims=0)).values()
     assert found == 0 and right <= 0.5 and any_head == mean
-
-
-# ---- the film
-
-
-def test_the_film_shows_the_training_of_the_model_and_names_heads_as_all_pictures_do():
-    recipe = Recipe("film", "masked word", 2, 1, 3, d_model=8, seed=5, stages=(0, 1))
-    trained = train(recipe, MultiHeadAttention)
-    words = ["the", "cat"]
-    before, after = (training_film.look_at(trained, step, words) for step in trained.stages)
-    assert (before.step, after.step) == (0, 3)
-    blank = new_model(recipe, MultiHeadAttention)
-    assert torch.equal(before.weights, weights_on_sentence(blank, words))
-    assert torch.equal(after.weights, weights_on_sentence(trained.model, words))
-    assert after.names == roles.head_names(trained, MultiHeadAttention)

@@ -86,10 +86,14 @@ def drawn(output_dir: Path, file: Path) -> Drawn:
 
 
 def promised(module: str) -> set[str]:
-    """Returns the names of a script's pictures: its own name, and those in its docstring."""
-    own = Path(path_of(module)).stem
-    named = re.findall(r"\w+\.(?:png|gif)\b", importlib.import_module(module).__doc__)
-    return {f"{own}.png", f"{own}.gif", *named}
+    """Returns the names of a script's pictures: after itself, and those in its docstring."""
+    script = importlib.import_module(module)
+    names = set(re.findall(r"\w+\.(?:png|gif|html)\b", script.__doc__))
+    own = pages.short_name(module)
+    for has, suffix in {"picture": "png", "film": "gif"}.items():
+        if getattr(script.main, has, None):
+            names.add(f"{own}.{suffix}")
+    return names
 
 
 def drawn_by(module: str, phase: str, output_dir: Path) -> list[Drawn]:

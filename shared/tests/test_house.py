@@ -241,15 +241,6 @@ def test_what_is_imported_is_declared():
             assert offered & declared(), f"{path} imports {top}: {rule}"
 
 
-def test_the_table_of_contents_runs_the_tests_when_it_is_run(monkeypatch):
-    """Every run of the tests shows that pytest finds them there."""
-    asked = []
-    monkeypatch.setattr(pytest, "main", asked.append)
-    monkeypatch.setattr(sys, "argv", ["test_all.py", "-k", "ring"])
-    test_all.main()
-    assert asked == [[str(paths.ROOT / "test_all.py"), "-k", "ring"]]
-
-
 # ---- links and commands of the lessons
 
 
@@ -346,20 +337,3 @@ def test_rows_have_moved_with_the_code():
 @pytest.mark.parametrize("row", FIRST.values(), ids=FIRST)
 def test_the_first_fault_of_a_file_is_noticed_and_taken_out_again(row):
     assert faults.oracles_notice(*row)
-
-
-def test_the_workflow_may_do_no_more_than_it_needs():
-    text = (paths.ROOT / ".github" / "workflows" / "check_and_publish.yml").read_text(
-        encoding="utf-8"
-    )
-    assert "\npermissions: {contents: read}\n" in text and "\nconcurrency:\n" in text
-    assert "\n  push: {branches: " in text, "else the branch of a pull request runs twice"
-    assert text.count("runs-on:") == text.count("timeout-minutes:")
-    assert "run:" not in text.partition(": write")[2], (
-        "a job that may write runs what was installed"
-    )
-    assert text.count("actions/checkout@") == text.count("persist-credentials: false")
-    assert all(
-        re.fullmatch(r"[\w/-]+@[0-9a-f]{40}  # v[\d.]+", action)
-        for action in re.findall(r"uses: (.*)", text)
-    )

@@ -295,18 +295,3 @@ def test_lessons_lead_to_every_room():
     for room in ROOMS:
         phase, name, _ = room.split("/")
         assert f"]({name}/README.md" in text_of(f"{phase}/README.md"), room
-
-
-@pytest.mark.parametrize(
-    ("text", "unlinked"),
-    [
-        ("Of 24 (Vaswani et al. 2017) 9; `0.77`; head 1.13", []),
-        ("[45 %](data/numbers.md#water:wetness) of 9", []),
-        ("[0.52 to 0.58](../data/numbers.md#water:a-b), [8 of 10](../data/claims.md#C001)", []),
-        ("[0.37](../visualizations/gallery/phase1/water.png)", []),
-        ("46 % of 25, 0.454 and 2,049; 0.16", ["46 %", "25", "0.454", "2,049", "0.16"]),
-        ("[a](b/0.98.py) and phase 3, section 12; 4.5e-1", ["4.5e-1"]),
-    ],
-)
-def test_numbers_that_lead_nowhere_are_noticed(text, unlinked):
-    assert unlinked_numbers(text, {"24"}) == unlinked

@@ -131,21 +131,6 @@ def test_the_page_says_what_of_a_run_is_not_ours(report, made_up, tmp_path):
     assert f"Your run is ours: all {compared} numbers." in told(write_report(tmp_path))
 
 
-def test_a_test_drive_is_told_and_not_compared(tmp_path, made_up):
-    for options in (["--quick"], []):
-        for experiment, otherwise in zip(MADE, (["--heads"], options), strict=True):
-            findings.save(
-                findings.SavedRun(experiment, otherwise, "", [measured(experiment)]), tmp_path
-            )
-        page = write_report(tmp_path)
-        words = told(page)
-        assert f"{1 + bool(options)} of 2 experiments were run with <code>--heads</code>" in words
-        assert ("<code>--quick</code>" in words) == ("may mislead" in words) == bool(options)
-        assert ("not ours" in words) == (not options)
-        differing = page.read_text(encoding="utf-8").count("<em>In your run: ")
-        assert differing == (0 if options else 1), "those that were made like the record"
-
-
 class Read(HTMLParser):
     """Where a page leads, and its anchors."""
 
