@@ -54,23 +54,6 @@ def save_checkpoint(trained: Trained) -> None:
     save_tensors(content, trained.recipe.path)
 
 
-def whole_content(recipe: Recipe, device: str) -> dict:
-    """Returns what the file of a recipe holds, if it is whole and was made of just this.
-
-    Raises FileNotFoundError if there is none, and ValueError for any other file.
-    """
-    try:
-        content = torch.load(recipe.path, map_location=device, weights_only=True)
-        agrees = all(content[name] == value for name, value in made_of(recipe).items())
-    except FileNotFoundError:
-        raise
-    except Exception:  # unpickling foreign bytes can fail in any way
-        raise ValueError("is damaged") from None
-    if not agrees:
-        raise ValueError("is damaged")
-    return content
-
-
 def read_checkpoint(recipe: Recipe, make_attention: MakeAttention, device: str) -> Trained | None:
     """Returns the model of a recipe, as save_checkpoint wrote it, or None.
 
@@ -78,16 +61,19 @@ def read_checkpoint(recipe: Recipe, make_attention: MakeAttention, device: str) 
     """
     model = new_model(recipe, make_attention, device).eval()
     try:
-        content = whole_content(recipe, device)
+        content = torch.load(recipe.path, map_location=device, weights_only=True)
         model.load_state_dict(content["state_dict"])
-        if not all(numbers.isfinite().all() for numbers in model.parameters()):
-            raise ValueError("a training that failed")
+        as_made = all(content[name] == value for name, value in made_of(recipe).items())
+        finite = all(numbers.isfinite().all() for numbers in model.parameters())
+        trained = Trained(model, recipe, content["history"]["loss"], content["stages"])
     except FileNotFoundError:
         return None
-    except (ValueError, RuntimeError):
-        print(f"{paths.shown(recipe.path)} is damaged: trained again", flush=True)
-        return None
-    return Trained(model, recipe, content["history"]["loss"], content["stages"])
+    except Exception:  # unpickling foreign bytes can fail in any way
+        as_made = finite = False
+    if as_made and finite:
+        return trained
+    print(f"{paths.shown(recipe.path)} is damaged: trained again", flush=True)
+    return None
 
 
 # One process asks for the same model several times. The same weights in a different attention are
