@@ -210,13 +210,6 @@ class Experiment:
             path = options.output_dir / paths.ANIMATIONS / phase / f"{self.file.stem}.gif"
             save_animation(images, path, caption=caption, seconds_per_frame=seconds)
 
-    def draw_runs(self, runs: Sequence[Numbers], options: argparse.Namespace) -> None:
-        """Draws what was measured before, such as the ten runs of the record.
-
-        For pictures that need numbers alone: what these runs have shown is not on record.
-        """
-        self.draw(Results(runs, options, shown={}), as_recorded=True)
-
     def words(self, results: Results, picture: Picture, as_recorded: bool) -> tuple[str, str, str]:
         """Returns title and note of a picture, and its caption: title, question and note."""
         title = self.question

@@ -154,7 +154,7 @@ main = Experiment(
     picture,
     title="One head misses the place of a verb; four heads find it",
     note="share of pairs right, head chosen on other sentences · dotted: the best fixed offset, "
-    "as “always one to the left”\nbars: means, dots: runs",
+    "as “always one to the left”",
     answer="Of what one head loses above the best possible loss, four heads leave "
     "{n[of one head's excess four heads leave]:.0%}, and of what four lose, eight leave "
     "{n[of four heads' excess eight leave]:.0%}. Two layers of four heads lose "

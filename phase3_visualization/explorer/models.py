@@ -30,7 +30,6 @@ from phase2_multi_head.models import MULTI_HEAD_RECIPE, WITH_MASK_RECIPE, WITHOU
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared.experiment import Run
 from shared.grammar import roles
-from shared.grammar.scores import relation_name
 from shared.toy_model import ToyTransformer
 from shared.training.checkpoints import trained_model
 from shared.training.recipes import Recipe, Trained
@@ -88,30 +87,11 @@ def layout(state: dict[str, Tensor]) -> dict[str, list[int]]:
 # ---- the model of phase 2
 
 
-def name_and_shares(half: roles.Half, layer: int, head: int, name: str) -> dict:
-    """Returns the role of a head, and shares of the half of the sentences that scores.
-
-    own: how often the head follows its rule. others: for a relation, how often the words without it
-    look there, too. A head without a name has None.
-    """
-    own = others = None
-    for rule in roles.rules_of(half, layer, head):
-        if rule.name == name:
-            own = round(rule.share, 2)
-    for key, shares in half.scores.others.items():
-        if relation_name(*key) == name:
-            others = round(shares[layer, head].item(), 2)
-    return {"role": None if own is None else name, "own": own, "others": others}
-
-
 def heads_of(trained: Trained) -> list[list[dict]]:
-    """Returns [layer][head] -> what the page says of this head."""
-    halves = roles.halves_of(trained, MultiHeadAttention)
+    """Returns [layer][head] -> the head's role; None for a head without a name."""
     heads = []
-    for layer, names in enumerate(roles.names_of(halves)):
-        heads.append([])
-        for head, name in enumerate(names):
-            heads[layer].append(name_and_shares(halves.scoring, layer, head, name))
+    for names in roles.head_names(trained, MultiHeadAttention):
+        heads.append([{"role": None if name == roles.NO_NAME else name} for name in names])
     return heads
 
 

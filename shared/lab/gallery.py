@@ -4,15 +4,12 @@
 
 What a run makes is not in git, so that a run leaves no trace. visualizations/gallery/ is, and only
 this command writes it: exactly the pictures that a README links to. It writes their titles into the
-pages, as alt texts, and the numbers of the same run into the record, as those of seed 0. Some
-pictures it draws itself, from the ten seeds of the record: the dots of the front door's seven
-findings, and one for which a run has too few seeds. The SVG files of the gallery are drawn by hand,
-and the film of the live page is recorded by hand, so this command leaves them alone
-(.github/CONTRIBUTING.md).
+pages, as alt texts, and the numbers of the same run into the record, as those of seed 0. The dots
+of the front door's seven findings it draws itself, from the ten seeds of the record. The SVG files
+of the gallery are drawn by hand, and the film of the live page is recorded by hand, so this command
+leaves them alone (.github/CONTRIBUTING.md).
 """
 
-import argparse
-import importlib
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
@@ -28,9 +25,6 @@ from shared import cli, paths
 from shared.claims import Numbers
 from shared.lab import findings, pages, record, tables
 from shared.visualization_utils import BLUE, INK, QUIET, RED, save_figure
-
-MORE_SEEDS = ("phase2_multi_head.heads.how_many_heads",)
-
 
 # ---- a dot for each run on record: the seven findings of the front door
 # A picture has a line for each quantity, with its ten values, and above it the lowest and highest.
@@ -188,13 +182,6 @@ def draw_small_pictures(output_dir: Path) -> None:
 # ---- from a run into the gallery
 
 
-def draw_without_a_run(options: argparse.Namespace) -> None:
-    """Draws the pictures that show the ten seeds of the record."""
-    draw_small_pictures(options.output_dir)
-    for module in MORE_SEEDS:
-        importlib.import_module(module).main.draw_runs(record.runs(module), options)
-
-
 def fill_gallery(output_dir: Path) -> int:
     """Makes the gallery anew from what a run drew; returns how many pictures it has.
 
@@ -231,7 +218,7 @@ def record_first_seed(output_dir: Path) -> None:
 def main(argv: list[str] | None = None) -> str:
     parser = cli.parser(__doc__, "--output-dir")
     options = cli.parse(parser, argv)
-    draw_without_a_run(options)
+    draw_small_pictures(options.output_dir)
     record_first_seed(options.output_dir)
     try:
         count = fill_gallery(options.output_dir)

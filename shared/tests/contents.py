@@ -115,11 +115,6 @@ def made_once(tmp_path_factory, name, make):
         return pickle.loads(kept.read_bytes())
 
 
-def with_role(role, others=None):
-    """What the page is told of a head that has a role, or of one without."""
-    return {"role": role, "own": role and 0.8, "others": others}
-
-
 @pytest.fixture(scope="session")
 def explorer_data(explorer_models, tmp_path_factory):
     """What a page is told of these models, made once in a run of the tests.
@@ -139,10 +134,9 @@ def explorer_data(explorer_models, tmp_path_factory):
             return write_page.page_data(run, run, cli.parse(cli.parser(""), ["--quick"]))
 
     data = made_once(tmp_path_factory, "explorer_data", page_data)
-    none = with_role(None)
     data["runs"][0]["stops"][-1]["heads"] = [
-        [with_role("determiner → noun", 0.1), none, none, with_role("previous")],
-        [with_role("subject → verb", 0.2), with_role("verb → place", 0.3), none, none],
+        [{"role": "determiner → noun"}, {"role": None}, {"role": None}, {"role": "previous"}],
+        [{"role": "subject → verb"}, {"role": "verb → place"}, {"role": None}, {"role": None}],
     ]
     data["landings"] = []
     for words in (
