@@ -88,10 +88,19 @@ def layout(state: dict[str, Tensor]) -> dict[str, list[int]]:
 
 
 def heads_of(trained: Trained) -> list[list[dict]]:
-    """Returns [layer][head] -> the head's role; None for a head without a name."""
+    """Returns [layer][head] -> its role, None if it has no name, and how often it follows it.
+
+    own: this share, of the half of the sentences that scores.
+    """
+    halves = roles.halves_of(trained, MultiHeadAttention)
     heads = []
-    for names in roles.head_names(trained, MultiHeadAttention):
-        heads.append([{"role": None if name == roles.NO_NAME else name} for name in names])
+    for layer, names in enumerate(roles.names_of(halves)):
+        heads.append([])
+        for head, name in enumerate(names):
+            rules = roles.rules_of(halves.scoring, layer, head)
+            shares = {rule.name: round(rule.share, 2) for rule in rules}
+            role = None if name == roles.NO_NAME else name
+            heads[layer].append({"role": role, "own": shares.get(role)})
     return heads
 
 

@@ -134,9 +134,11 @@ def explorer_data(explorer_models, tmp_path_factory):
             return write_page.page_data(run, run, cli.parse(cli.parser(""), ["--quick"]))
 
     data = made_once(tmp_path_factory, "explorer_data", page_data)
+    none = {"role": None, "own": None}
+    subject, place = {"role": "subject → verb", "own": 0.8}, {"role": "verb → place", "own": 0.8}
     data["runs"][0]["stops"][-1]["heads"] = [
-        [{"role": "determiner → noun"}, {"role": None}, {"role": None}, {"role": "previous"}],
-        [{"role": "subject → verb"}, {"role": "verb → place"}, {"role": None}, {"role": None}],
+        [{"role": "determiner → noun", "own": 0.8}, none, none, {"role": "previous", "own": 0.8}],
+        [subject, place, none, none],
     ]
     data["landings"] = []
     for words in (
