@@ -157,6 +157,113 @@ def combined_mask(lengths: Tensor, query_length: int, key_length: int) -> Tensor
     return past & real[:, None, None, :]  # (T_q, T_k) & (B, 1, 1, T_k) -> (B, 1, T_q, T_k)
 
 
+def loss_cases() -> list[Case]:
+    """B = 3, T = 5, V = 7; the second text ends early, the third has no next word."""
+    (logits,) = draw((3, 5, 7))
+    tokens = torch.arange(15).view(3, 5) % 3
+    return [Case("5, 2 and 1 words", (4 * logits, tokens, torch.tensor([5, 2, 1])))]
+
+
+@exercise("loss", loss_cases)
+def next_word_loss(logits: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
+    """
+    What is said at a position is about the word after it, so the first T - 1 logits meet the last
+    T - 1 words.
+
+    said     logits[:, :-1]                                        (B, T - 1, V)
+    wanted   tokens[:, 1:]                                         (B, T - 1)
+    losses   F.cross_entropy wants (B, V, T - 1) and (B, T - 1): said.mT; with reduction="none" it
+             gives a number for each guess                         (B, T - 1)
+    real     is the position of the wanted word, 1 to T - 1, below lengths[b]?   (B, T - 1)
+    result   the mean of losses[real]
+
+    total = count = 0
+    for b in range(B):
+        for t in range(lengths[b] - 1):
+            shares = exp(logits[b, t]) / exp(logits[b, t]).sum()    # softmax over the V words
+            total -= log(shares[tokens[b, t + 1]])
+            count += 1
+    loss = total / count
+
+    not shifted: the word at a position is the one just read, so the model would learn to copy it:
+    logits[:, :-1] are about tokens[:, 1:]
+        said, wanted = (logits[:, :-1], tokens[:, 1:]) => said, wanted = (logits, tokens)
+        and torch.arange(1, => torch.arange(0,
+        said, wanted = (logits[:, :-1], tokens[:, 1:]) => said, wanted = (logits[:, 1:], tokens[:,
+        1:])
+        said, wanted = (logits[:, :-1], tokens[:, 1:]) => said, wanted = (logits[:, :-1], tokens[:,
+        :-1])
+        said, wanted = (logits[:, :-1], tokens[:, 1:]) => said, wanted = (logits[:, :-1], tokens[:,
+        :-1])
+        and torch.arange(1, tokens.size(1)) => torch.arange(tokens.size(1) - 1)
+    shifted twice: position t is to say word t + 1, and this asks it for word t + 2: shift once
+        said, wanted = (logits[:, :-1], tokens[:, 1:]) => said, wanted = (logits[:, :-2], tokens[:,
+        2:])
+        and torch.arange(1, => torch.arange(2,
+    shifted the wrong way: the words are taken from 1 on, the logits up to the last but one; this
+    asks for the word before
+        said, wanted = (logits[:, :-1], tokens[:, 1:]) => said, wanted = (logits[:, 1:], tokens[:,
+        :-1])
+        said, wanted = (logits[:, :-1], tokens[:, 1:]) => said, wanted = (logits[:, 1:], tokens[:,
+        :-1])
+        and torch.arange(1, tokens.size(1)) => torch.arange(tokens.size(1) - 1)
+    rolled: roll puts the first word behind the last, which nobody should guess: cut instead
+        said, wanted = (logits[:, :-1], tokens[:, 1:]) => said, wanted = (logits, tokens.roll(-1,
+        1))
+        and torch.arange(1, tokens.size(1)) => torch.arange(tokens.size(1))
+    padding counted: leave out guesses whose right word is padding, then take the mean
+        losses[real] => losses
+    padding counted as a loss of 0: divide by the number of real guesses, not by that of all
+        losses[real].mean() => (losses * real).mean()
+    one padded word guessed: the last real word of a text says nothing that is asked; its right word
+    would be padding
+        < lengths => <= lengths
+    last guess left out: a text of n words has n - 1 guesses, the last of them about its last word
+        < lengths[:, None] => < lengths[:, None] - 1
+    divided by the number of words: a text of n words has n - 1 guesses, so there are fewer
+        losses[real].mean() => losses[real].sum() / lengths.sum()
+    a mean of means: each guess counts the same, so a long text counts more than a short one
+        losses[real].mean() => ((losses * real).sum(1) / real.sum(1).clamp(min=1)).mean()
+        losses[real].mean() => ((losses * real).sum(1) / real.sum(1)).nanmean()
+    sum for mean: divide by the number of guesses
+        losses[real].mean() => losses[real].sum()
+        losses[real].mean() => (losses * real).sum() / len(losses)
+    softmax twice: F.cross_entropy takes logits, and the softmax itself
+        said.mT => said.softmax(-1).mT
+    softmax over the wrong axis: each position shares out 1 over the words, the last axis
+        F.cross_entropy(said.mT, wanted, reduction='none') => -said.softmax(1).log().gather(-1,
+        wanted[..., None])[..., 0]
+    logits taken for logarithms: softmax comes first; log_softmax takes both steps
+        F.cross_entropy(said.mT, wanted, reduction='none') => -said.gather(-1, wanted[..., None])[
+        ..., 0]
+    logarithm missing: the loss is minus the logarithm of the probability
+        F.cross_entropy(said.mT, wanted, reduction='none') => -said.softmax(-1).gather(-1,
+        wanted[..., None])[..., 0]
+        F.cross_entropy(said.mT, wanted, reduction='none') => 1 - said.softmax(-1).gather(-1,
+        wanted[..., None])[..., 0]
+        F.cross_entropy(said.mT, wanted, reduction='none') => said.softmax(-1).gather(-1,
+        wanted[..., None])[..., 0]
+    sign: the logarithm of a probability is negative, and a loss is to be positive
+        losses[real].mean() => -losses[real].mean()
+    logarithm of the mean: take the logarithm of each probability first, then the mean
+        losses[real].mean() => -(-losses[real]).exp().mean().log()
+    in bits: nats come from the natural logarithm, log, and log2 gives bits
+        losses[real].mean() => losses[real].mean() / math.log(2)
+    perplexity: that is e to the loss; the loss itself is asked
+        losses[real].mean() => losses[real].mean().exp()
+    padding told by its number: 0 is a word like any other here; lengths say where a text ends
+        losses[real].mean() => losses[wanted != 0].mean()
+        losses[real].mean() => losses[real & (wanted != 0)].mean()
+    no mean taken: return one number, the mean over all guesses
+        losses[real].mean() => losses
+        losses[real].mean() => losses[real]
+    """
+    said, wanted = logits[:, :-1], tokens[:, 1:]
+    losses = F.cross_entropy(said.mT, wanted, reduction="none")  # (B, V, T - 1) -> (B, T - 1)
+    real = torch.arange(1, tokens.size(1)) < lengths[:, None]  # (T - 1,), (B, 1) -> (B, T - 1)
+    return losses[real].mean()
+
+
 def next_word_cases() -> list[Case]:
     """B = 2, T = 3, V = 7. Ties: four equal logits at the border, of which two may stay."""
     logits = 4 * draw((2, 3, 7))[0]
@@ -973,6 +1080,7 @@ def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tens
 EXERCISES = (
     prefix_mask,
     combined_mask,
+    next_word_loss,
     next_word_probabilities,
     cached_step,
     merge_tiles,

@@ -48,8 +48,27 @@ def combined_mask(lengths: Tensor, query_length: int, key_length: int) -> Tensor
     raise NotImplementedError
 
 
+def next_word_loss(logits: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
+    """Exercise 3: how badly did the model guess the next words? The loss of every language model.
+    Lesson: 3. What looks best in training? · easy · 20 min
+
+    logits    (B, T, V)         float64, what the model says, having read all T words
+    tokens    (B, T)            integers from 0 to V - 1: the words that it has read
+    lengths   (B,)              how many words of each text are real; the rest is padding
+    ->        loss (a number)   in nats
+
+    The model reads word t and says which word comes next, which is word t + 1. So the logits and
+    the words must be shifted by one, and the last logits of a text are not asked. The loss of one
+    guess is minus the logarithm of the probability that softmax gives to the right word. Return its
+    mean over all guesses whose right word is real, of all texts together. You may use
+    F.cross_entropy, which takes the softmax itself. The number 0 is a word like any other here, so
+    only lengths tell the padding.
+    """
+    raise NotImplementedError
+
+
 def next_word_probabilities(logits: Tensor, temperature: float, top_k: int) -> Tensor:
-    """Exercise 3: from what a model says to the probabilities by which its next word is drawn.
+    """Exercise 4: from what a model says to the probabilities by which its next word is drawn.
     Lesson: 4. How does a model write? · medium · 45 min
 
     logits        (B, T, V)         float64, of a text of T words; position t predicts word t + 1
@@ -75,7 +94,7 @@ def cached_step(
     past_keys: Tensor,
     past_values: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Exercise 4: attention for one new word, keys and values of the T words before it being kept.
+    """Exercise 5: attention for one new word, keys and values of the T words before it being kept.
     Lesson: 5. The cache · medium · 50 min
 
     word          (B, d_model)      float64, as all that follow: the embedding of the new word
@@ -103,7 +122,7 @@ def merge_tiles(
     total_b: Tensor,
     mean_b: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Exercise 5: attention over keys a and over keys b is known; what is it over all of them?
+    """Exercise 6: attention over keys a and over keys b is known; what is it over all of them?
     Lesson: 6. Long texts · hard · 75 min
 
     Of each tile there are, in float64, for scores s[i, j] and values v[j] of its own keys,
@@ -127,7 +146,7 @@ def merge_tiles(
 def causal_linear_attention(
     query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Exercise 6: attention as a recurrent network (Katharopoulos et al. 2020).
+    """Exercise 7: attention as a recurrent network (Katharopoulos et al. 2020).
     Lesson: 6. Long texts · hard · 60 min
 
     query   (T, d_k)        float64, as key and value
@@ -151,7 +170,7 @@ def causal_linear_attention(
 def gated_memory_step(
     state: Tensor, query: Tensor, key: Tensor, value: Tensor, alpha: Tensor, beta: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Exercise 7: a memory fades, then a word corrects what it finds there (Yang et al. 2025).
+    """Exercise 8: a memory fades, then a word corrects what it finds there (Yang et al. 2025).
     Lesson: long_texts/README.md · medium · 50 min
 
     state      (H, d_k, d_v)    float64, as all here: the memory of each head
@@ -172,7 +191,7 @@ def gated_memory_step(
 
 
 def induction_score(weights: Tensor, tokens: Tensor) -> Tensor:
-    """Exercise 8: does a head look up what came after the same word last time (Olsson et al. 2022)?
+    """Exercise 9: does a head look up what came after the same word last time (Olsson et al. 2022)?
     Lesson: induction/README.md · medium · 40 min
 
     weights   (N, H, T, T)      float64, causal, of N texts
@@ -190,7 +209,7 @@ def induction_score(weights: Tensor, tokens: Tensor) -> Tensor:
 def absorbed_attention(
     query: Tensor, turned: Tensor, latents: Tensor, places: Tensor, w_uk: Tensor, w_uv: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Exercise 9: latent attention for one new word, without making any key (DeepSeek-AI 2024).
+    """Exercise 10: latent attention for one new word, without making any key (DeepSeek-AI 2024).
     Lesson: serving/README.md · medium · 50 min
 
     query     (H, d_k)          float64, as all here: of the new word, to be compared with keys
@@ -212,7 +231,7 @@ def absorbed_attention(
 
 
 def judge_draft(words: Tensor, q: Tensor, p: Tensor, luck: Tensor) -> tuple[Tensor, Tensor]:
-    """Exercise 10: how many drafted words stay, and what is drawn next (Leviathan et al. 2023)?
+    """Exercise 11: how many drafted words stay, and what is drawn next (Leviathan et al. 2023)?
     Lesson: serving/README.md · medium · 45 min
 
     words   (n,)        integers: drafted by a small model

@@ -116,7 +116,6 @@ def picture(results: Results) -> Figure:
         1, 2, figsize=(9, 4.6), sharey=True, width_ratios=(1.5, 1), layout="constrained"
     )
     grammar = results.mean["the grammar"]
-    highest = UNIFORM
     for mode, color in COLORS.items():
         losses = torch.tensor(results.shown[mode])
         last = len(losses)
@@ -127,14 +126,13 @@ def picture(results: Results) -> Figure:
         alone = results.mean[f"trained {mode}, two layers, word by word"]
         bar = past.bar(f"trained\n{mode}", alone, 0.6, color=color)
         past.bar_label(bar, fmt="%.1f", padding=3, fontsize=11)
-        highest = max(highest, smooth.max(), alone)
     for ax in (curves, past):
         for level in (grammar, UNIFORM):
             ax.axhline(level, color=GREY, linestyle="--", linewidth=1.2, zorder=0)
     curves.text(last, grammar - 0.1, "no model can be better", ha="right", va="top", color=QUIET)
     curves.text(last, UNIFORM, "a guess among all words", ha="right", va="bottom", color=QUIET)
     curves.set(title="in training: all words at once", xlabel="step", ylabel="loss, nats per word")
-    curves.set(xlim=(0, last), ylim=(0, 1.1 * highest))
+    curves.set(xlim=(0, last), ylim=(0, None))
     past.set_title("in writing: only the past")
     return fig
 

@@ -101,7 +101,6 @@ def measure(run: Run) -> Numbers:
     leak = max(numbers[f"{name}, moves by"] for name in CAUSAL)
     run.shown["leak"] = leak
     run.shown["yes_or_no"] = "No" if leak == 0 else "Yes"
-    run.shown["mistakes"] = min(numbers[f"{name}, moves by"] for name in PLANTED)
     return numbers
 
 
@@ -134,8 +133,8 @@ main = Experiment(
     "they do, and the word comes later · hatched: no\nmoves by: the largest change of an earlier "
     "answer, in logits · untrained models of one layer: training opens no path",
     answer="{shown[yes_or_no]}: in the causal modules a later word moves an earlier answer by "
-    "{shown[leak]:.3g}, and with any of the planted mistakes by {shown[mistakes]:.2f} logits or "
-    "more",
+    "{shown[leak]:.3g}, and with a mask that reaches one place too far by "
+    "{n[mistake: one too far right, moves by]:.2f} logits",
     uses="--sentence --sentences --seed --seeds",
 )
 

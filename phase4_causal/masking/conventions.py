@@ -3,7 +3,7 @@
 There are four ways to write a mask down, and five ways in which code reads it. We try them all on
 random scores: where a reading does not fit, how much weight leaks to later words? NaN comes from
 rows that see nothing, such as the first one under a causal mask with padding on the left. We count
-them with plain softmax and with ours, and ask what hidden keys get if -1e9 stands for -inf.
+them with plain softmax and with ours.
 
     python phase4_causal/masking/conventions.py
 """
@@ -25,8 +25,6 @@ from shared.visualization_utils import BLUE, QUIET, plot_cells
 
 LENGTH, NUM_SCORES = 6, 500
 LENGTHS = torch.tensor([6, 4])  # two sequences, the second with two words of padding
-
-Softmax = Callable[[Tensor, Tensor], Tensor]  # of scores, under a mask
 
 # How a causal mask is written down: bool (T, T), True = may attend -> what is passed around.
 WRITTEN: dict[str, Callable[[Tensor], Tensor]] = {
@@ -69,7 +67,7 @@ def plain_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     return torch.softmax(scores.masked_fill(~mask, -math.inf), dim=-1)
 
 
-def blind_rows(softmax: Softmax) -> int:
+def blind_rows(softmax: Callable[[Tensor, Tensor], Tensor]) -> int:
     """Returns rows with NaN among 2 · LENGTH, where the first word of a text is padding."""
     padding = padding_mask(LENGTHS, LENGTH).flip(-1)  # (2, 1, 1, T), on the left
     mask = causal_mask(LENGTH) & padding  # (2, 1, T, T)
@@ -89,8 +87,6 @@ def measure(run: Run) -> Numbers:
     run.shown["no mask"] = future_mass(scores.softmax(dim=-1))
     numbers["rows with NaN, padding on the left"] = blind_rows(plain_softmax)
     numbers["rows with NaN, padding on the left, ours"] = blind_rows(masked_softmax)
-    filled = torch.full((3,), -1e9)  # scores of a query whose three keys are hidden
-    numbers["weight of a hidden key, -1e9"] = filled.softmax(dim=0)[0].item()
     return numbers
 
 
@@ -123,9 +119,7 @@ main = Experiment(
     answer="A mask is written in four ways and read in five: of these 20 mixtures {shown[right]} "
     "are right, and none of the others raises an error. NaN comes from queries that see no key: "
     f"{{n[rows with NaN, padding on the left]:.0f}} of {2 * LENGTH} rows if padding stands on the "
-    "left, and {n[rows with NaN, padding on the left, ours]:.0f} with our softmax. And -1e9 is not "
-    "as good as -inf: a query that sees no key then gives {n[weight of a hidden key, -1e9]:.2f} of "
-    "its weight to a hidden one",
+    "left, and {n[rows with NaN, padding on the left, ours]:.0f} with our softmax",
     uses="",
 )
 

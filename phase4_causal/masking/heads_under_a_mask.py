@@ -33,7 +33,6 @@ from shared.training.recipes import Trained
 from shared.visualization_utils import QUIET, label_ends, role_color
 
 HIDDEN_WORDS, NEXT_WORDS = "hidden words", "next words"
-STATISTICS = ("normalised entropy", "distance")
 BESIDE = 0.07  # of the way to the next layer, from one head's dot to the next
 
 
@@ -43,14 +42,11 @@ def statistics_of(trained: Trained) -> dict[str, Tensor]:
 
 
 def by_layer(model: str, statistics: dict[str, Tensor]) -> Numbers:
-    """Returns means over the heads of the first and last layer, and their two extreme heads."""
+    """Returns means over the heads of the first and last layer."""
     numbers = {}
     for end, layer in ENDS.items():
-        for name in STATISTICS:
+        for name in ("normalised entropy", "distance"):
             numbers[f"{model}, {end}, {name}"] = statistics[name][layer].mean().item()
-        entropy = statistics["normalised entropy"][layer]
-        numbers[f"{model}, {end}, most focused"] = entropy.min().item()
-        numbers[f"{model}, {end}, least focused"] = entropy.max().item()
     return numbers
 
 
@@ -73,13 +69,10 @@ def names_under_the_mask(trained: Trained, relations: list[list[str]]) -> list[l
 
 def one_head_each(followed: OnBothHalves) -> Numbers:
     """Returns what the head does that is clearest for a relation on one half, on the other half."""
-    numbers, heads = {}, set()
+    numbers = {}
     for name, naming in followed.naming.items():
         head = int(naming.margin.argmax())  # counted through all layers
-        heads.add(head)
         numbers[f"{name}: found"] = followed.scoring[name].right.flatten()[head].item()
-        numbers[f"{name}: needed"] = followed.scoring[name].needed.flatten()[head].item()
-    numbers["different heads"] = len(heads)
     return numbers
 
 

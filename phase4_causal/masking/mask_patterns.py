@@ -3,9 +3,9 @@
 In row i a causal head chooses among i + 1 keys, none of them to the right: so its entropy and its
 distance are smaller before anything is learned. Here both are divided by what even weights give in
 the same row, 1/n on each visible key. The heads of a model that sees both sides are compared with
-the same weights, their future cut off and nothing else changed, layer by layer. Beside them stands
-a model that was trained with the mask: it guesses next words, the other one hidden ones, so what it
-does differently need not come from the mask. heads_under_a_mask.py looks at its heads.
+the same weights, their future cut off and nothing else changed. Beside them stands a model that was
+trained with the mask: it guesses next words, the other one hidden ones, so what it does differently
+need not come from the mask. heads_under_a_mask.py looks at its heads.
 
     python phase4_causal/masking/mask_patterns.py
 """
@@ -17,7 +17,7 @@ from phase4_causal.models import load_causal_model, patterns_of
 from shared.attention_utils import causal_mask
 from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Run
-from shared.head_statistics import ENDS, layer_statistics
+from shared.head_statistics import layer_statistics
 from shared.training.objectives import corpus
 
 NUM_SENTENCES = 200
@@ -53,8 +53,6 @@ def measure(run: Run) -> Numbers:
     for kind, patterns in kinds.items():
         for statistic, heads in layer_statistics(*patterns).items():
             numbers[f"{kind}, {statistic}"] = heads.mean().item()
-            for end, layer in ENDS.items():
-                numbers[f"{kind}, {end}, {statistic}"] = heads[layer].mean().item()
     both_fall = min(fall(numbers, "entropy"), fall(numbers, "distance")) >= FALLS
     run.shown["yes_or_no"] = "Yes" if both_fall else "No"
     return numbers

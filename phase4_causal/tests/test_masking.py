@@ -21,6 +21,7 @@ from phase4_causal.masking import (
     breaking_causality,
     causality,
     conventions,
+    encoder_decoder,
     heads_under_a_mask,
     mask_patterns,
     next_word_roles,
@@ -31,8 +32,8 @@ from shared.grammar.best_reader import next_word_floor
 from shared.grammar.roles import MARGIN, NO_NAME, TIMES_THE_OTHERS
 from shared.grammar.scores import with_relations
 from shared.tests.helpers import near
-from shared.toy_language import END_ID, START_ID, TOY_SENTENCE, VOCABULARY, Sentence, encode
-from shared.toy_model import ToyTransformer, weights_on_sentence
+from shared.toy_language import END_ID, START_ID, TOY_SENTENCE, VOCABULARY, Sentence, decode, encode
+from shared.toy_model import ToyTransformer, recorded_outputs, weights_on_sentence
 from shared.training.objectives import corpus, word_by_word_loss
 from shared.training.recipes import train, untrained_model
 
@@ -359,3 +360,23 @@ def test_generation_follows_the_logits_stops_at_end_and_at_the_limit():
     assert generate(model, [VOCABULARY[-3]], limit=20)[:3] == list(VOCABULARY[-3:])
     before_end = [VOCABULARY[END_ID - 1]]
     assert generate(model, before_end) == before_end
+
+
+# ---- encoder and decoder
+
+
+def test_a_decoder_reads_all_of_the_source_and_nothing_later_of_what_is_written():
+    torch.manual_seed(3)
+    model = encoder_decoder.EncoderDecoder(44, 1, 3, make_attention=MultiHeadAttention).double()
+    source, target = encoder_decoder.tasks([*HELD_OUT[:4], with_relations(TOY_SENTENCE.split())])
+    assert " ".join(decode(target[-1, 1:7])) == "on the mat sat the cat"
+    written, _ = encoder_decoder.rewrite(model, source)
+    with recorded_outputs(model.embedding) as embeddings:
+        logits, _ = model(source, written[:, :-1])
+    assert torch.equal(logits.argmax(dim=-1), written[:, 1:])
+    logits[:, 3].sum().backward(inputs=embeddings)
+    of_source, of_written = (embedding.grad.abs().amax(dim=-1) > 0 for embedding in embeddings)
+    assert torch.equal(of_source, source != 0)
+    assert of_written[:, :4].all() and not of_written[:, 4:].any()
+    padded, _ = model(F.pad(source, (0, 3)), written[:, :4])
+    near(padded, logits[:, :4])

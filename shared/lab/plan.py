@@ -116,6 +116,7 @@ PLANS = {
             "phase4_causal.masking.conventions",
             "phase4_causal.masking.causality",
             "phase4_causal.masking.breaking_causality",
+            "phase4_causal.masking.encoder_decoder",
             "phase4_causal.masking.mask_patterns",
             "phase4_causal.masking.heads_under_a_mask",
             "phase4_causal.writing.generate",
@@ -123,7 +124,10 @@ PLANS = {
             "phase4_causal.serving.pages",
             "phase4_causal.summary",
         ),
-        slow=("phase4_causal.masking.breaking_causality",),
+        slow=(
+            "phase4_causal.masking.breaking_causality",
+            "phase4_causal.masking.encoder_decoder",
+        ),
         alone=("phase4_causal.long_texts.long_context",),
         longer=(
             "phase4_causal.induction.induction",

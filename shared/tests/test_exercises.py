@@ -191,6 +191,7 @@ AXES = {  # of inputs and results; and of what else the loops fill; none if ther
     "composed_scores": ("x: T d_model, w_k: d_model d_k", "written: T d_model"),
     "prefix_mask": ("mask: T_q T_k", ""),
     "combined_mask": ("mask: B one T_q T_k", ""),
+    "next_word_loss": ("logits: B T V", ""),
     "next_word_probabilities": ("logits: B T V", ""),
     "cached_step": ("past_keys: B T d_k", ""),
     "merge_tiles": ("mean: T_q d_v", ""),

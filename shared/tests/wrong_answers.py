@@ -174,6 +174,11 @@ def next_word(x, t, k, pick=-1, hide=-INF, rank=ranks):
     return torch.where(rank(x) < k, x, hide).softmax(-1)
 
 
+def guess(x, y, n):
+    real = torch.arange(y.shape[1]) < n[:, None] - 1
+    return F.cross_entropy(x[real], y[real])
+
+
 def ties(x):
     return (x[:, None] > x[..., None]).sum(-1)
 
@@ -368,6 +373,11 @@ WRONG = {
             lambda n, q, k: past(q, k) & (torch.arange(k) <= n[:, None])[:, None, None],
         ),
     ],
+    "next_word_loss": [
+        ("not shifted", lambda x, y, n: guess(x, y, n + 1)),
+        ("shifted twice", lambda x, y, n: guess(x[:, :-2], y[:, 2:], n - 1)),
+        ("softmax twice", lambda x, y, n: guess(x[:, :-1].softmax(2), y[:, 1:], n)),
+    ],
     "next_word_probabilities": [
         ("other positions than the last", lambda x, t, k: next_word(x, t, k, pick=-2)),
         ("multiplied by the temperature", lambda x, t, k: next_word(x, 1 / t, k)),
@@ -438,6 +448,7 @@ RIGHT = {
     "combined_mask": lambda n, q, k: (
         past(q, k)[None] & (torch.arange(k) < n.view(-1, 1, 1))
     ).unsqueeze(1),
+    "next_word_loss": lambda x, y, n: guess(x[:, :-1], y[:, 1:], n),
     "next_word_probabilities": next_word,
     "cached_step": step,
     "merge_tiles": tiles,
