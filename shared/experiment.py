@@ -95,7 +95,7 @@ class Picture:
 class Experiment:
     """The main of a script that measures. measure, title, note and answer are explained above.
 
-    film gives the images of a GIF beside the picture. more_pictures stand beside the picture that
+    film gives the images of a GIF. more_pictures stand beside the picture that
     is named after the file, or replace it. keep writes whatever else a run leaves behind.
     add_options gives the parser options of this script alone; uses names the common options that it
     uses, beside those of every experiment. claims_apply says whether a run with these options
@@ -164,8 +164,10 @@ class Experiment:
     def measure_seeds(self, argv: list[str] | None) -> Results:
         """Returns what was measured with every seed that the command line asks for."""
         uses = f"{self.uses} --numbers --output-dir"
+        if self.all_pictures or self.film:
+            uses += " --no-pictures"
         if self.all_pictures:
-            uses += " --no-pictures --format"
+            uses += " --format"
         parser = cli.parser(self.doc, uses)
         if self.add_options:
             self.add_options(parser)
