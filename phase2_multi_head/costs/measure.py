@@ -54,31 +54,6 @@ def ratio_quartiles(times: Times, name: str, base: str) -> list[float]:
     return np.quantile(ratios, (0.25, 0.5, 0.75)).tolist()
 
 
-def matmul_rate(device: str = "cpu", size: int | None = None) -> float:
-    """Returns the operations a second of this machine in a float32 matrix product, its best.
-
-    It is the roof over every computation that consists of matrix products, with the threads that
-    are set. An addition and a multiplication count as two.
-    """
-    size = size or (1024 if device == "cpu" else 8192)
-    a, b = torch.randn(2, size, size, dtype=torch.float32, device=device)
-    times = paired_times({"product": lambda: a @ b}, rounds=10, device=device)
-    return 2 * size**3 / min(times["product"])
-
-
-def memory_rate(device: str = "cpu", size: int = 2**27) -> float:
-    """Returns the bytes a second that this machine reads, its best, with the threads that are set.
-
-    A matrix of `size` bytes, more than the fast memory beside a processor holds, is multiplied by
-    a vector. Each number is read for one multiplication and one addition, which are quicker than
-    reading it.
-    """
-    matrix = torch.ones(size // 2**12, 2**10, dtype=torch.float32, device=device)
-    vector = matrix.new_ones(2**10)
-    times = paired_times({"product": lambda: matrix @ vector}, rounds=10, device=device)
-    return matrix.nbytes / min(times["product"])
-
-
 def count_operations(call: Callable[..., Any], *inputs: Any) -> int:
     """Returns the additions and multiplications of the matrix products in a call.
 

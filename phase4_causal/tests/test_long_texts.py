@@ -39,7 +39,8 @@ from phase4_causal.long_texts.state_space import (
     state_space_recurrent,
 )
 from phase4_causal.long_texts.topk_attention import top_blocks, top_k_mask, top_keys
-from shared.attention_utils import local_mask, strided_mask
+from phase4_causal.long_texts.triton_flash import triton_flash
+from shared.attention_utils import causal_mask, local_mask, strided_mask
 from shared.tests.helpers import near, qkv
 from shared.toy_language import END_ID, START_ID, encode
 from shared.training.objectives import corpus
@@ -117,6 +118,18 @@ def test_merged_in_any_order_parts_of_the_keys_are_all_keys():
     none = empty_partial(torch.zeros(2, 5), d_v=3)
     output, _ = normalize(merge_partials(none, none))
     assert not output.any(), "nothing and nothing is nothing"
+
+
+@pytest.mark.parametrize(("t_q", "t_k", "causal"), [(37, 53, True), (53, 37, True), (5, 37, False)])
+def test_the_kernel_of_a_gpu_is_pytorchs_function(t_q, t_k, causal):
+    """In its interpreter; no length is a multiple of the tile."""
+    pytest.importorskip("triton", reason='pip install -e ".[gpu]"')
+    inputs = qkv(t_q=t_q, t_k=t_k, dtype=torch.float32, d_k=32, d_v=32)
+    mask = causal_mask(t_q, t_k) if causal else None
+    expected = F.scaled_dot_product_attention(*inputs, mask)
+    near(triton_flash(*inputs, causal=causal, block_size=16), expected, share=5e-7)
+    halves = [x.half() for x in inputs]
+    near(triton_flash(*halves, causal=causal, block_size=16).float(), expected, share=1e-2)
 
 
 # ---- another kernel, and the delta rule

@@ -12,38 +12,21 @@ from phase2_multi_head.costs.measure import count_operations
 from phase4_causal import rotary_attention
 from phase4_causal.causal_attention import CausalSelfAttention, generate
 from phase4_causal.key_value_cache import KeyValueCache
-from phase4_causal.models import long_model
 from phase4_causal.rotary_attention import STRETCHES, TRAINED, RotaryHeads
 from phase4_causal.serving import longer
 from phase4_causal.serving.any_decoder import Decoder
-from phase4_causal.serving.cache_cost import Work, costs
 from phase4_causal.serving.engine import Engine
 from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.packed_toy import PackedToy
 from phase4_causal.serving.paged_cache import PagedCache, Text
 from phase4_causal.serving.speculative_decoding import chooser, missing_part, speculate
-from phase4_causal.writing.sampling import GREEDY, Sampling, new_caches, write_sentences
+from phase4_causal.writing.sampling import GREEDY, Sampling, write_sentences
 from shared import published
 from shared.tests.helpers import near, tiny_model
 from shared.toy_language import END_ID, START_ID, VOCABULARY, decode
 from shared.toy_model import ToyTransformer
 
 B, H, T, D_K = 2, 3, 23, 4
-
-# ---- costs
-
-
-def test_operations_and_bytes_of_a_pass():
-    """By the formulas, with d = 16 and 2 layers; the weights once, whatever the batch."""
-    d, layers, batch, past, new = 16, 2, 5, 2, 13
-    model = long_model(20, "meta", d, layers)
-    operations, moved = costs(model, Work(past, new, ()), batch)
-    words, length = batch * new, past + new
-    in_layers = layers * words * (16 * d**2 + 4 * length * d)
-    assert operations == in_layers + 2 * words * d * len(VOCABULARY)
-    kept = sum(cache.num_bytes for cache in new_caches(model, length, batch))
-    assert moved == sum(parameter.nbytes for parameter in model.parameters()) + kept
-
 
 # ---- drafts
 

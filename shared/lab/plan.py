@@ -135,7 +135,6 @@ PLANS = {
             "phase4_causal.long_texts.sparse_masks",
             "phase4_causal.long_texts.hybrid",
             "phase4_causal.serving.acceptance_rate",
-            "phase4_causal.serving.cache_cost",
             "phase4_causal.serving.longer",
             "phase4_causal.own_text.write",
             "phase4_causal.own_text.four_questions",

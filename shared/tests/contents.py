@@ -19,6 +19,7 @@ pytest.register_assert_rewrite("shared.tests.helpers")
 def pytest_configure():
     """Of the processes of the tests."""
     os.environ["MPLBACKEND"] = "Agg"  # no window, on whatever machine
+    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported, and needs no GPU
     torch.set_num_threads(1)  # for tensors this small a second thread only costs
     # What is run in the background may be deaf to Ctrl-C, and so may its children.
     signal.signal(signal.SIGINT, signal.default_int_handler)

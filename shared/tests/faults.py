@@ -14,6 +14,7 @@ import gc
 import importlib
 import io
 import multiprocessing
+import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -153,6 +154,7 @@ def main(words: list[str]) -> int:
     for number, (file, _, _) in enumerate(FAULTS):
         if file.endswith(".py") and all(word in file for word in words):
             chosen.append(number)
+    os.environ["TRITON_INTERPRET"] = "1"  # before anybody imports Triton
     left = [number for number in chosen if not oracles_notice(*FAULTS[number])]
     noticed = len(chosen) - len(left)
     rest = "tests are asked for the rest"

@@ -156,6 +156,7 @@ def test_one_name_means_one_thing():
 
 ASKED_ELSEWHERE = {  # file -> the test that compares it
     "any_decoder.py": "test_serving.py",
+    "triton_flash.py": "test_long_texts.py",
     "long_path.py": "test_reading.py",
     "undivided.py": "test_parts.py: it is wrong on purpose",
 }

@@ -49,6 +49,7 @@ ELSEWHERE = {
     "phase3_visualization/pretrained/README.md": "23",  # million numbers
     "phase4_causal/README.md": "0.95; 4.6",  # top-p; ln of the size of the vocabulary
     "phase4_causal/masking/README.md": "65,504",  # where float16 ends
+    "phase4_causal/long_texts/README.md": "2.11; 6.7; 16.5",  # torch; times on an H100
     # two exercises; sizes of Llama 2 and DeepSeek-V2, and KiB, which a test asserts
     "phase4_causal/serving/README.md": "10; 11; 32; 128; 512; 576; 32,768",
 }

@@ -27,6 +27,7 @@ from phase4_causal.long_texts.gated_delta import gated_delta
 from phase4_causal.long_texts.linear_attention import linear_attention, linear_attention_recurrent
 from phase4_causal.long_texts.local_attention import local_attention
 from phase4_causal.long_texts.state_space import state_space_attention
+from phase4_causal.long_texts.triton_flash import triton_flash
 from phase4_causal.models import long_model
 from phase4_causal.rotary_attention import frequencies
 from phase4_causal.serving.engine import Engine
@@ -184,6 +185,7 @@ def stored(key, value):
 
 PHASE_4 = [
     (with_words(flash_attention, block_size=0), "block_size must be a whole number, 1 or more"),
+    (with_words(triton_flash), "powers of 2 from 16 to 256: got 3, 3 and 64"),
     (with_words(local_attention, window=-1), "window must be a whole number, 0 or more"),
     (with_words(flash_decoding, num_splits=0), "num_splits must be a whole number, 1 or more"),
     (with_words(linear_attention, feature_map="exp"), "'exp': choose from elu, relu"),
