@@ -14,7 +14,7 @@ import pkgutil
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -27,6 +27,7 @@ from shared.toy_model import MakeAttention, default_dtype, dtype_on
 
 Main = TypeVar("Main", bound=Callable)
 
+FORMATS = ("png", "svg")
 # These options leave every number of a run as it is.
 SAME_NUMBERS = ("seeds", "retrain", "numbers", "output_dir", "pictures", "format", "if_used")
 
@@ -49,9 +50,12 @@ def integer_from(least: int, most: int) -> Callable[[str], int]:
     return integer
 
 
-def parser(description: str | None, uses: str | None = None) -> argparse.ArgumentParser:
+def parser(
+    description: str | None, uses: str | None = None, *, formats: Sequence[str] = FORMATS
+) -> argparse.ArgumentParser:
     """Returns a parser with the common options; description is the script's own docstring.
 
+    formats: those of the pictures, for --format.
     uses: those of them that the script uses, as "--seed --quick"; None stands for all. Help leaves
     the others out, and parse refuses them, but for somebody who runs many scripts with the same
     options: --if-used.
@@ -119,7 +123,7 @@ def parser(description: str | None, uses: str | None = None) -> argparse.Argumen
     add("--no-pictures", dest="pictures", action="store_false", help="measure only")
     add(
         "--format",
-        choices=("png", "svg"),
+        choices=formats,
         default="png",
         help="of the pictures (default: png)",
     )

