@@ -21,7 +21,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from phase3_visualization.pretrained.head_prices import costs, next_token_loss
+from phase3_visualization.pretrained.head_prices import next_token_loss, without_each
 from phase3_visualization.pretrained.language_model import (
     add_model,
     check_weights,
@@ -32,7 +32,7 @@ from shared import charts, head_statistics
 from shared.attention_utils import causal_mask
 from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.published import SMOLLM2, load_language_model
+from shared.published import SMOLLM2, load_language_model, writer_of
 from shared.visualization_utils import BLUE, GREY, QUIET
 
 SEQUENCES, LENGTH = 8, 96
@@ -113,20 +113,20 @@ def roles_of(by_role: dict[str, Tensor]) -> list[str]:
 
 
 def looker_numbers(
-    model: nn.Module, tokens: Tensor, roles: Sequence[str], generator: torch.Generator
+    writer: nn.Module, tokens: Tensor, roles: Sequence[str], generator: torch.Generator
 ) -> Numbers:
     """Returns what the heads that look cost in later copies, one at a time and all together.
 
     tokens (N, T); roles of the heads of all layers. Controls are as many others of their layers.
     """
-    heads = [divmod(number, model.config.num_attention_heads) for number in range(len(roles))]
+    heads = [divmod(number, writer.config.num_attention_heads) for number in range(len(roles))]
     lookers = [head for head, role in zip(heads, roles, strict=True) if role in LOOKERS]
     layers = {layer for layer, _ in lookers}
     rest = [head for head in heads if head[0] in layers and head not in lookers]
     drawn = torch.randperm(len(rest), generator=generator)[: len(lookers)]
     others = [rest[number] for number in drawn]
     groups = [[], lookers, others, *([head] for head in lookers)]
-    by_token = costs(model, tokens, groups, next_token_loss(model))  # (groups, N, T - 1)
+    by_token = without_each(writer, tokens, groups, next_token_loss)  # (groups, N, T - 1)
     copies = (tokens == tokens[:, :1]).cumsum(dim=1)[:, :-1]  # in which a token stands, from 1
     of_copies = by_token[:, copies > 1].mean(dim=-1)
     wins = by_token[0, copies == 1].mean() - of_copies[0]
@@ -181,8 +181,9 @@ def measure(run: Run) -> Numbers:
     known = torch.tensor([i for i in range(len(tokenizer)) if i not in special])
     tokens = repeated_tokens(known, generator)
     numbers, roles = numbers_of(model, tokens, generator)
-    if model.config.tie_word_embeddings and set(LOOKERS) & set(roles):
-        numbers |= looker_numbers(model, tokens[:PRICED], roles, generator)
+    if set(LOOKERS) & set(roles):
+        writer = writer_of(language_model)
+        numbers |= looker_numbers(writer, tokens[:PRICED], roles, generator)
     run.shown["model"] = language_model.name
     return numbers
 
@@ -236,6 +237,7 @@ CLAIMS = (
             n["price, all that look together"]
             >= max(n["copying wins"] / 2, 2 * n["price, as many others together"])
         ),
+        explored=10,
         draws=True,
         oracle={"*, share": 0.1, "copying wins": 10.0, "*look together": 8.0, "*": 1.0},
         null={"*": 1.0},

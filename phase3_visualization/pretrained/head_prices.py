@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from phase2_multi_head.block.sink_logits import attention_with_sinks
-from shared.published import library, our_attention
+from shared.published import our_attention
 
 Head = tuple[int, int]  # its layer, and which head of the layer it is
 
@@ -42,47 +42,30 @@ def taken_out(model: nn.Module, heads: Sequence[Head]) -> Iterator[None]:
         yield
 
 
-def next_token_loss(model: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Returns the loss of a decoder as a function of tokens (B, T): nats, (B, T - 1).
-
-    The model's output matrix must be its token embedding.
-    """
-    with torch.device("meta"):  # nothing is made: its parts are the model and its embedding
-        predictor = library().AutoModelForCausalLM.from_config(model.config)
-    setattr(predictor, predictor.base_model_prefix, model)
-    predictor.tie_weights()
-
-    def loss(tokens: Tensor) -> Tensor:
-        logits = predictor(tokens).logits[:, :-1]  # the last token has no next one
-        return F.cross_entropy(logits.mT, tokens[:, 1:], reduction="none")
-
-    return loss
+def next_token_loss(writer: nn.Module, tokens: Tensor) -> Tensor:
+    """Returns the loss of a decoder that writes, in nats, tokens (B, T) -> (B, T - 1)."""
+    logits = writer(tokens).logits[:, :-1]  # the last token has no next one
+    return F.cross_entropy(logits.mT, tokens[:, 1:], reduction="none")
 
 
-def turn(model: nn.Module, tokens: Tensor) -> Callable[[Tensor], Tensor]:
-    """Returns how far the final vectors turn from those of now, as a function of tokens: (B, T)."""
-    own = model(tokens).last_hidden_state
-
-    def turned(tokens: Tensor) -> Tensor:
-        return 1 - F.cosine_similarity(model(tokens).last_hidden_state, own, dim=-1)
-
-    return turned
+def final_vectors(model: nn.Module, tokens: Tensor) -> Tensor:
+    """Returns what the last layer gives, tokens (B, T) -> (B, T, d_model)."""
+    return model(tokens).last_hidden_state
 
 
 @torch.no_grad()
-def costs(
+def without_each(
     model: nn.Module,
     tokens: Tensor,
     groups: Sequence[Sequence[Head]],
-    cost: Callable[[Tensor], Tensor],
+    ask: Callable[[nn.Module, Tensor], Tensor],
 ) -> Tensor:
-    """Returns what tokens (B, T) cost without each group of heads: (groups, B, T), or T - 1.
+    """Returns what ask(model, tokens) gives without each group of heads, (groups, ...).
 
-    A price is what they cost more than without an empty group, and below 0 if the model does
-    better.
+    An empty group leaves the model as it is.
     """
-    result = []
+    answers = []
     for heads in tqdm(groups, "taking heads out", leave=False):
         with taken_out(model, heads):
-            result.append(cost(tokens))
-    return torch.stack(result)
+            answers.append(ask(model, tokens))
+    return torch.stack(answers)

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import jinja2
 import seaborn as sns
+import torch
+import torch.nn.functional as F
 from matplotlib import pyplot as plt
 from torch import Tensor
 
@@ -26,16 +28,14 @@ from phase3_visualization.pretrained.attention_maps import (
     finding_of,
     name_heads,
 )
-from phase3_visualization.pretrained.head_prices import costs, next_token_loss, turn
-from phase3_visualization.pretrained.language_model import (
-    TEXT,
-    Reading,
-    add_model,
-    is_decoder,
-    read_texts,
+from phase3_visualization.pretrained.head_prices import (
+    final_vectors,
+    next_token_loss,
+    without_each,
 )
+from phase3_visualization.pretrained.language_model import TEXT, add_model, read_texts
 from shared import cli, paths
-from shared.published import LanguageModel, load_language_model
+from shared.published import LanguageModel, load_language_model, writer_of
 from shared.visualization_utils import WEIGHT_MAP, headline, save_plot
 
 MOST_TOKENS = 80  # of a text: with 270 heads a page has 2.4 MB then
@@ -47,21 +47,19 @@ MEANING = {  # unit of a price -> what it is
 }
 
 
-def prices_of(language_model: LanguageModel, reading: Reading, text: str) -> tuple[Tensor, str]:
-    """Returns the price of each head, (L, H), in the mean over the tokens of a text, and its unit.
-
-    A decoder whose output matrix is not its embedding is priced as an encoder is.
-    """
-    model = language_model.model
+def prices_of(language_model: LanguageModel, text: str, size: torch.Size) -> tuple[Tensor, str]:
+    """Returns the price of each head, (L, H) = size, in the mean over a text's tokens; its unit."""
     tokens = language_model.tokenizer(text, return_tensors="pt")["input_ids"]
-    if is_decoder(reading) and model.config.tie_word_embeddings:
-        cost, unit = next_token_loss(model), LOSS
-    else:
-        cost, unit = turn(model, tokens), TURN
-    size = reading.weights.shape[1:3]
     heads = itertools.product(*map(range, size))
-    means = costs(model, tokens, [[], *([head] for head in heads)], cost).mean(dim=(1, 2))
-    return (means[1:] - means[0]).view(size), unit
+    groups = [[], *([head] for head in heads)]
+    writer = writer_of(language_model)
+    if writer is None:
+        as_it_is, *vectors = without_each(language_model.model, tokens, groups, final_vectors)
+        prices = 1 - F.cosine_similarity(torch.stack(vectors), as_it_is, dim=-1)
+    else:
+        as_it_is, *losses = without_each(writer, tokens, groups, next_token_loss)
+        prices = torch.stack(losses) - as_it_is
+    return prices.mean(dim=(1, 2)).view(size), TURN if writer is None else LOSS
 
 
 def finding_of_prices(prices: Tensor, unit: str) -> str:
@@ -110,7 +108,7 @@ def look(options: argparse.Namespace) -> str:
     names, entropy = name_heads(layers, tokens)
     title, prices, unit = finding_of(names, entropy), None, ""
     if options.prices:
-        prices, unit = prices_of(language_model, reading, options.text)
+        prices, unit = prices_of(language_model, options.text, entropy.shape)
         title = finding_of_prices(prices, unit)
     if options.format == "html":
         data = {"title": title, "model": language_model.name, "tokens": tokens, "names": names}

@@ -508,18 +508,14 @@ def said_its_mean(model, layer, head):
 def test_costs_are_those_with_a_hook_on_the_output_projection():
     predictor = tiny_model("smollm3", head="AutoModelForCausalLM").double()
     tokens = torch.tensor([[2, 3, 4, 5, 2, 3, 6], [7, 6, 5, 4, 3, 2, 2]])
-    own = predictor(tokens, output_hidden_states=True)
     with said_its_mean(predictor, 0, 1), said_its_mean(predictor, 1, 2):
-        without = predictor(tokens, output_hidden_states=True)
-    model, groups = predictor.model, [[], [(0, 1), (1, 2)]]
-    found = head_prices.costs(model, tokens, groups, head_prices.next_token_loss(model))
-    for output, loss in zip((own, without), found, strict=True):
-        logs = output.logits[:, :-1].log_softmax(dim=-1)
-        near(-loss, logs.gather(2, tokens[:, 1:, None])[..., 0], share=1e-5)
-    vectors = [output.hidden_states[-1] for output in (own, without)]
-    found = head_prices.costs(model, tokens, groups, head_prices.turn(model, tokens))
-    near(found[1], 1 - torch.cosine_similarity(*vectors, dim=-1), share=1e-5)
-    assert found[0].abs().max() < 1e-12
+        expected = predictor(tokens, output_hidden_states=True)
+    asked = (tokens, [[(0, 1), (1, 2)]])
+    losses = head_prices.without_each(predictor, *asked, head_prices.next_token_loss)
+    logs = expected.logits[:, :-1].log_softmax(dim=-1)
+    near(-losses[0], logs.gather(2, tokens[:, 1:, None])[..., 0], share=1e-5)
+    vectors = head_prices.without_each(predictor.model, *asked, head_prices.final_vectors)
+    near(vectors[0], expected.hidden_states[-1], share=1e-5)
 
 
 def test_a_head_that_looks_matters_by_what_the_later_copies_lose(monkeypatch):
@@ -528,7 +524,7 @@ def test_a_head_that_looks_matters_by_what_the_later_copies_lose(monkeypatch):
     costs = torch.full((5, 2, 6), 9.0)
     costs[:, 0, 3:] = torch.tensor([1.0, 6, 3, 5, 1.5])[:, None]
     asked = []
-    monkeypatch.setattr(decoder_heads, "costs", lambda *given: asked.append(given) or costs)
+    monkeypatch.setattr(decoder_heads, "without_each", lambda *given: asked.append(given) or costs)
     model = tiny_model("smollm3", num_attention_heads=4)
     roles = ["previous", "induction", "first", ""]
     found = decoder_heads.looker_numbers(model, tokens, roles, torch.Generator())
