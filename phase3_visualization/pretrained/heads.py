@@ -12,6 +12,7 @@ it is one page to look around in, without a server and without the network. Need
 import argparse
 import base64
 import itertools
+import json
 from pathlib import Path
 
 import jinja2
@@ -21,7 +22,6 @@ import torch.nn.functional as F
 from matplotlib import pyplot as plt
 from torch import Tensor
 
-from phase3_visualization.explorer.write_page import as_script_text
 from phase3_visualization.pretrained.attention_maps import (
     as_layers,
     draw_heads,
@@ -89,7 +89,8 @@ def write_page(path: Path, data: dict, weights: Tensor) -> None:
     source = Path(__file__).with_name("attention_page.html.jinja").read_text(encoding="utf-8")
     template = jinja2.Template(source, autoescape=True)
     with paths.whole_file(path) as unfinished:
-        page = template.render(title=data["title"], data=as_script_text(data))
+        text = json.dumps(data).replace("<", "\\u003c")  # so that no word ends the script
+        page = template.render(title=data["title"], data=text)
         unfinished.write_text(page, encoding="utf-8")
     print(f"page: {paths.shown(path)}, {path.stat().st_size / 1e6:.2f} MB  (open it in a browser)")
 

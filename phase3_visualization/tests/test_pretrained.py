@@ -559,6 +559,7 @@ def test_the_page_of_a_text_is_safe_and_goes_by_keyboard(browser, tmp_path, widt
 
 def test_a_text_of_one_s_own_is_drawn_priced_and_refused_in_one_line(capsys, tmp_path):
     options = ["--model", saved(tiny("gpt2"), tmp_path / "mine"), "--output-dir", str(tmp_path)]
+    capsys.readouterr()  # what was said of saving
     for text in ("", "cat " * 81):
         assert "text" in refusal_of(heads, capsys, *options, "--text", text)
     options += ["--text", "the cat sat", "--prices"]
