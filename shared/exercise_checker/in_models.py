@@ -282,40 +282,31 @@ def attend_in_a_layer(
 
 
 @torch.no_grad()
-def write_beside(exercise: Exercise, function: Function, published: LanguageModel) -> None:
+def write_beside(published: LanguageModel, exercise: Exercise, function: Function) -> None:
     """A published model writes with its own attention and with a reader's function.
 
-    An encoder writes nothing, so the vectors that it makes of the tokens are compared.
+    What it computes of the prompt is compared: logits, or the vectors of an encoder, which writes
+    nothing.
     """
     tokenizer, writer = published.tokenizer, writer_of(published)
     model = writer or published.model
-    yours = partial(attend_in_a_layer, IN_LAYERS[exercise.name], function)
-    ways = {"its own": nullcontext(), "yours": our_attention(model, yours)}
+    attend = partial(attend_in_a_layer, IN_LAYERS[exercise.name], function)
     tokens = tokenizer(PROMPT, return_tensors="pt").input_ids
     numbers = []
     print(f"{published.name}, with two attentions")
-    for whose, attention in ways.items():
-        print(f"{whose:9}", end="", flush=True)
+    for whose, attention in (("its own", nullcontext()), ("yours", our_attention(model, attend))):
         with attention:
-            if writer is None:
-                numbers.append(model(tokens).last_hidden_state)
-                print(f"{PROMPT} ({numbers[-1].size(1)} vectors)")
-                continue
-            written = writer.generate(
-                tokens,
-                min_new_tokens=NUM_WRITTEN,
-                max_new_tokens=NUM_WRITTEN,
-                do_sample=False,
-                use_cache=True,  # each word asks once, which keeps plain loops short
-                streamer=library().TextStreamer(tokenizer),
-                output_logits=True,
-                return_dict_in_generate=True,
-            )
-            numbers.append(torch.cat(written.logits))
-    own, theirs = numbers
-    off, largest = (own - theirs).abs().max(), own.abs().max()
+            numbers.append(model(tokens)[0])
+            if writer is not None:  # with a cache each word asks once: plain loops take a minute
+                print(f"{whose:9}", end="", flush=True)
+                streamer = library().TextStreamer(tokenizer)
+                writer.generate(
+                    tokens, max_new_tokens=NUM_WRITTEN, do_sample=False, streamer=streamer
+                )
+    own, yours = numbers
+    off, largest = (own - yours).abs().max(), own.abs().max()
     same = "The same" if off < SAME * largest else "Not the same"
-    print(f"{same}: a number is off by up to {off:.1g}, and the largest is {largest:.3g}.")
+    print(f"{same}: a number is off by up to {off:.2g}, and the largest is {largest:.3g}.")
 
 
 # ---- both
@@ -342,12 +333,9 @@ def use_answer(
     verdict = check(exercise, function)
     if verdict.status == NOT_WRITTEN:
         raise ValueError(f"{name}: {verdict.text}")
-    published = None if model is None else load_language_model(model)
+    use = train_beside if model is None else partial(write_beside, load_language_model(model))
     try:
-        if published is None:
-            train_beside(exercise, function)
-        else:
-            write_beside(exercise, function, published)
+        use(exercise, function)
     except OSError:
         raise  # of a disk or a screen
     except Exception as error:
