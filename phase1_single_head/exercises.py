@@ -1,6 +1,7 @@
 """Exercises of phase 1: write the parts of attention yourself, and hear what is wrong.
 
-    python phase1_single_head/exercises.py --help      says how; answers.py has spoilers
+    python phase1_single_head/exercises.py --help               says how; answers.py has spoilers
+    python phase1_single_head/exercises.py 3 --in smollm2       a published model writes with it
 
 Only F.scaled_dot_product_attention would take the fun out of it.
 """

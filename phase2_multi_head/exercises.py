@@ -1,6 +1,7 @@
 """Exercises of phase 2: write the parts of a transformer layer, and hear what is wrong.
 
-    python phase2_multi_head/exercises.py --help      says how; answers.py has spoilers
+    python phase2_multi_head/exercises.py --help               says how; answers.py has spoilers
+    python phase2_multi_head/exercises.py 3 --in smollm2       a published model writes with it
 
 Only nn.MultiheadAttention and the modules of this phase would take the fun out of it.
 """

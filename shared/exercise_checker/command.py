@@ -98,7 +98,9 @@ def parser_for(description: str) -> argparse.ArgumentParser:
     used = parser.add_mutually_exclusive_group()
     train = "train it in the toy model: what does it find, or cost? Plain loops take minutes"
     used.add_argument("--train", action="store_true", help=train)
-    written = "let a published model write with it: smollm2, or another one on this machine"
+    written = (
+        "let a published model write with it: smollm2, or one on this machine. Loops take a minute"
+    )
     used.add_argument("--in", dest="model", metavar="MODEL", help=written)
     add("--handout", type=Path, metavar="FOLDER", help="for teachers: write the tasks alone there")
     grading = "for teachers: check this file, or all files of this folder"

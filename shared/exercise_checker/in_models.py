@@ -328,7 +328,7 @@ def use_answer(
     ways, where = (WAYS, "the toy model") if model is None else (IN_LAYERS, "a published model")
     if len(chosen) > 1 or name not in ways:
         can = " or ".join(each.name for each in exercises if each.name in ways) or "none"
-        raise ValueError(f"not everything fits into {where}: of this phase's exercises {can} can")
+        raise ValueError(f"of this phase's exercises {can} can run in {where}")
     function = functions.get(name)
     verdict = check(exercise, function)
     if verdict.status == NOT_WRITTEN:

@@ -668,7 +668,7 @@ def test_what_cannot_be_trained_is_refused_in_one_line(line, trained):
 def test_an_exercise_that_cannot_be_trained_names_those_that_can(reader):
     for arguments in (["--train", "1"], ["--train"], ["--in", "smollm2", "1"]):
         code, _, errors = reader(*arguments, written="", stubs=STUBS[1])
-        can = " model: of this phase's exercises multi_head_attention can"
+        can = "of this phase's exercises multi_head_attention can run in"
         assert code == 2 and can in errors
 
 
