@@ -17,7 +17,7 @@ from phase3_visualization.layers.rollout import (
     shares_on_paths,
 )
 from shared.attention_utils import attention_rollout
-from shared.grammar.best_reader import hidden_word_distribution, sentence_log_probability
+from shared.grammar.best_reader import sentence_log_probability
 from shared.grammar.scores import with_relations
 from shared.tests.helpers import near
 from shared.toy_language import INDEX, VOCABULARY, encode
@@ -44,13 +44,6 @@ def test_words_that_matter_by_hand():
     hidden = [readers.make_case(SENTENCE, kind).hidden for kind in range(4)]
     assert hidden == [0, 1, 5, 5]  # "the" is not hidden, its noun is
     assert CATS.others == [0, 2, 3, 4, 5]
-
-
-def test_rise_of_a_perfect_reader_by_hand():
-    """The word "cats" between "these" and "sat" is one of three animals; without "these" of six."""
-    assert hidden_word_distribution(CATS.words, 1)[INDEX["cats"]] == pytest.approx(1 / 3)
-    near(readers.perfect_reader(CATS)[:2], doubles(math.log(2), 0), share=1e-6)
-    assert readers.perfect_reader(CATS)[2:].abs().max() < 1e-6
 
 
 # A determiner, an adjective, the verb, an adverb, the other noun.
@@ -108,17 +101,6 @@ def test_methods_are_read_in_the_row_of_the_hidden_word(model):
     near(said["raw weights"], layers[1][:, 1].mean(dim=0))
     near(said["rollout"], attention_rollout(layers)[1])
     assert said["nearest word"].tolist() == [-1, 0, -1, -2, -3, -4]
-
-
-@pytest.mark.parametrize(
-    ("values", "right"),
-    [([0.5, 9, 0.1, 0, 0, 0], 1), ([0.5, 9, 0.1, 0.5, 0, 0], 0.5), ([0, 9, 0.1, 0.5, 0, 0], 0)],
-)
-def test_ties_are_shared_and_the_hidden_word_is_ignored(values, right):
-    assert (
-        faithfulness.share_wanted(readers.where_largest(doubles(*values), CATS), CATS.related)
-        == right
-    )
 
 
 def test_the_board_counts_who_finds_the_word_that_both_readers_name(monkeypatch):

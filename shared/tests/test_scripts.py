@@ -4,7 +4,6 @@ ALL_SCRIPTS=1 in the environment runs every script, which takes a minute: for wh
 how pictures are drawn. What a real run leaves behind is asked in last_run.py.
 """
 
-import argparse
 import importlib
 import inspect
 import os
@@ -23,7 +22,6 @@ from phase4_causal import summary
 from phase4_causal import visualize as visualize4
 from phase4_causal.masking import conventions
 from shared import cli, paths, toy_language
-from shared.lab.plan import can_run, scripts
 from shared.lab.report import promised
 from shared.tests.helpers import smallest, watched_texts
 from shared.tests.last_run import check_picture, pictures_in, scripts_that_run
@@ -130,45 +128,6 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(arguments, message, capsys)
     printed = capsys.readouterr().err
     assert stop.value.code == 2
     assert re.search(message, printed) and printed.count("\n") == 1, printed
-
-
-# What shows in the text of a script that it uses an option: it is read, or handed to whoever loads
-# a model and reads it. Of the models of one head, or of one layer, these numbers stay.
-LOADS = r"(trained|load_\w+)_model\(.*options|load\(run\.options"
-DRAWS = r"save_plot|Experiment\(|options\.pictures"
-USES = dict.fromkeys(("device", "retrain", "d_model"), LOADS)
-USES |= {
-    "heads": r"(trained|load_(multi_head|one_layer|causal))_model\(.*options",
-    "layers": r"(trained|load_(multi_head|causal))_model\(.*options",
-    "quick": rf"{LOADS}|run\.steps|options\.quick",
-    "seed": rf"{LOADS}|run\.seed",
-    "seeds": r"run\.seed",
-    "sentence": r"options\.words",
-    "sentences": r"options\.(words|all_sentences)",
-    "output_dir": r"Experiment\(|save_plot|options\.output_dir",
-    "numbers": r"Experiment\(",
-    "pictures": DRAWS,
-    "format": DRAWS,
-}
-
-
-@pytest.mark.parametrize("name", [*filter(can_run, scripts())])
-def test_an_option_that_a_script_lists_is_used(name, monkeypatch):
-    """Others are refused, as --layers is above."""
-
-    def stop(parser, argv):
-        raise StopIteration(parser)
-
-    monkeypatch.setattr(cli, "parse", stop)
-    script = importlib.import_module(name)
-    with pytest.raises(StopIteration) as stopped:
-        script.main([])
-    source = inspect.getsource(script)
-    for action in stopped.value.value._actions:
-        if action.help == argparse.SUPPRESS or action.dest == "help":
-            continue
-        uses = rf"options\.{action.dest}\b|{USES.get(action.dest, 'never')}"
-        assert re.search(uses, source), f"{name} lists {action.option_strings}, and nothing uses it"
 
 
 def test_a_run_on_a_mac_has_float32_where_a_script_uses_the_gpu_and_says_so(monkeypatch, capsys):

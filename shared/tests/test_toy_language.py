@@ -1,6 +1,5 @@
 """The toy language and its model: relations, probabilities by hand and by counting, made heads."""
 
-import itertools
 import math
 import random
 from collections import Counter
@@ -32,7 +31,7 @@ from shared.toy_language import (
     sample_sentence,
     tokenize,
 )
-from shared.toy_model import ToyTransformer, sinusoidal_positions, weights_on_sentence
+from shared.toy_model import ToyTransformer, weights_on_sentence
 from shared.training.objectives import NUM_HELD_OUT, NUM_TRAIN, corpus
 
 TOY_WORDS = TOY_SENTENCE.split()
@@ -250,15 +249,6 @@ def test_the_best_head_is_chosen_on_one_half_and_scored_on_the_other(monkeypatch
 
 
 # ---- the toy model; its forward pass stands in test_oracles.py
-
-
-@pytest.mark.parametrize("d_model", [6, 7, 64])
-def test_positions_follow_the_published_formula(d_model):
-    expected = torch.zeros(11, d_model)
-    for position, column in itertools.product(range(11), range(d_model)):
-        angle = position / 10000 ** (2 * (column // 2) / d_model)
-        expected[position, column] = math.cos(angle) if column % 2 else math.sin(angle)
-    near(sinusoidal_positions(11, d_model), expected)
 
 
 @pytest.mark.parametrize(

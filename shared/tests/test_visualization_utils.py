@@ -81,9 +81,6 @@ def test_names_at_the_ends_of_lines_do_not_lie_on_each_other(tmp_path):
     boxes = {text: box for text, _, box in seen[fig].values()}
     assert not overlapping(seen[fig])
     assert sorted(names, key=names.get) == sorted(names, key=lambda name: boxes[name].y0)
-    _, height = ax.transData.transform((1, 0.9))
-    away = abs((boxes["four"].y0 + boxes["four"].y1) / 2 - height)
-    assert away < 4, "a name with room stays at its line"
 
 
 @pytest.mark.parametrize("wanted", ["png", "svg", None])

@@ -232,13 +232,6 @@ def test_a_finding_reads_as_a_sentence_about_record_and_run(recorded, rule, here
     assert finding.sentence.endswith(sentence) and finding.as_recorded == agrees
 
 
-def test_a_finding_that_is_newer_than_the_record_stands_for_this_run_alone(recorded):
-    recorded(rows(TEN))
-    newer = findings.judge_claim(made(experiment="b", explored=7), wet(0.4, 0.5))
-    assert newer.deciding == "0.4 · 0.5" and newer.kind == DIFFER
-    assert newer.verdict == "holds in 1 of 2 seeds (in this run; not on record yet)"
-
-
 # ---- numbers in texts
 
 
@@ -471,13 +464,6 @@ def test_a_run_that_differs_from_the_record_says_so_alone_and_in_the_story(run):
         _, _, kept = run(option, runs=wet(*TEN), first=first)
         judged = kept.judged()
         assert judged.turned and not judged.compared, "another seed has other numbers"
-
-
-def test_a_run_like_the_record_and_a_claim_that_is_not_on_record(run):
-    newer = "C001: Not on record yet: in this run it holds"
-    for runs, sentence in ((wet(*TEN), f"{RECORD}, and this run agrees"), ((), newer)):
-        run(runs=runs)
-        assert story_of(run.kept).endswith(f"wet: 0.2 {sentence}")
 
 
 @pytest.mark.parametrize("text", ["", "[{", '{"experiment": "a"}'])
