@@ -2,8 +2,8 @@
 
 A number that comes from the record is a link to its row in data/numbers.md, and a number of runs is
 a link to a claim in data/claims.md. Whether what is said in a link agrees with the record, is asked
-in shared/tests/quotes.py. The alt text of a picture is its title; `publish` writes it. No other
-file of the laboratory reads or writes the pages.
+in shared/lab/tests/test_record.py. The alt text of a picture is its title; `publish` writes it. No
+other file of the laboratory reads or writes the pages.
 """
 
 import re
@@ -25,6 +25,9 @@ SHOWN = re.compile(r"visualizations/gallery/([\w/]+\.(?:png|gif|svg))")
 PICTURE = re.compile(r"!\[(?P<alt>[^]]*)\](?=\([./]*visualizations/gallery/(?P<name>[^)]+)\))")
 SMALL_PICTURE = re.compile(
     r'<img src="[./]*visualizations/gallery/(?P<name>[^"]+)" alt="(?P<alt>[^"]*)"'
+)
+OF_PICTURE = re.compile(
+    r"(?<!!)\[(?P<words>[^][]+)\]\([./]*visualizations/gallery/(?P<name>[\w/]+\.(?:png|gif))\)"
 )
 BY_HAND = (".svg", "live_page.gif")  # pictures that no run draws: their alt texts are by hand, too
 

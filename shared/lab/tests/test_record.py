@@ -9,6 +9,7 @@ import sys
 import types
 from contextlib import nullcontext
 from fnmatch import fnmatchcase
+from math import ceil, floor
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -20,7 +21,6 @@ from shared import claims, cli, paths
 from shared.claims import DIFFER, FAILS, HOLDS, Claim, Verdict
 from shared.experiment import Experiment, Picture
 from shared.lab import findings, gallery, pages, record, replicate, runner, tables
-from shared.tests import quotes
 from shared.tests.helpers import near
 from shared.visualization_utils import in_few_colors, save_figure
 
@@ -232,7 +232,122 @@ def test_a_finding_reads_as_a_sentence_about_record_and_run(recorded, rule, here
     assert finding.sentence.endswith(sentence) and finding.as_recorded == agrees
 
 
-# ---- numbers in texts
+# ---- numbers in texts: what is said in a link agrees with the record
+#
+#   [0.97](../data/numbers.md#bottleneck:luong-24-letters)        of the run with seed 0
+#   [39 to 44 %](../data/numbers.md#bottleneck:none-24-letters)   where another seed falls
+#   [at least 84 %](../data/numbers.md#scaling:divided-best-rate) the lower end; at most: the upper
+#   [about 40 %](...)                                       in the middle half of that range
+#   [9 of 10](../data/claims.md#patching-lookers)           the runs in which the rule holds
+#   [six of the eight](../visualizations/gallery/phase3/head_roles.png)    as the caption says
+#
+# What is said in words alone ("nearly all", "about a third") is the author's to judge; that its
+# link leads to a row is checked.
+
+DIGITS = r"-?\d[\d,]*(?:\.\d+)?"
+NUMBER = re.compile(
+    rf"(?P<bound>at least |at most |about )?(?P<low>{DIGITS})(?: ?%)?"
+    rf"(?:(?: to |–)(?P<high>{DIGITS}))?(?P<percent> ?%)?",
+    re.IGNORECASE,
+)
+WORDS = {
+    "none": 0, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5,
+    "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10,
+}  # fmt: skip
+A_WORD = "|".join(WORDS)
+OUT_OF = re.compile(rf"\b({A_WORD}|\d+)(?: times)? (?:in|of|out of) (?:the )?({A_WORD}|\d+)\b")
+ROUNDING = 1e-6  # a bound that is a round number but for rounding stays what it is
+
+
+def wrong_of_pictures(text: str) -> list[str]:
+    """Returns each number in a link to a picture that the picture's caption does not have."""
+    wrong = []
+    for match in pages.OF_PICTURE.finditer(text):
+        caption = pages.caption_of(paths.ROOT / paths.GALLERY / match["name"]).lower()
+        there = numbers_in(caption)
+        missing = [value for value in numbers_in(match["words"].lower()) if value not in there]
+        if missing:
+            wrong.append(f"[{match['words']}]: {match['name']} has no {missing}: {caption}")
+    return wrong
+
+
+def numbers_in(text: str) -> list[float]:
+    """Returns all numbers of a text, written as digits or as words."""
+    numbers = re.findall(rf"(?<![\w.])(?:{DIGITS}|{A_WORD})(?!\w)", text)  # not the 3 of 3D
+    return [as_number(number) for number in numbers]
+
+
+def whats_wrong(quote: re.Match) -> str:
+    """Returns what the record says instead of a LINK; empty if the quote agrees with it."""
+    words, page, anchor = quote["words"], quote["page"], quote["anchor"]
+    if page == "claims":
+        return wrong_runs(words, anchor)
+    places = {name: place for name, *place in pages.rows()}
+    if ":" not in anchor:
+        known = {pages.short_name(module) for module, _ in places.values()}
+        return "" if anchor in known else f"no experiment is called {anchor}"
+    if anchor not in places:
+        return f"data/numbers.md has no row {anchor}"
+    module, name = places[anchor]
+    return wrong_number(words, record.interval(module, name), record.first_run(module).get(name))
+
+
+def wrong_runs(words: str, name: str) -> str:
+    """Returns what is wrong with a link to a claim: the claim, or in how many runs it holds."""
+    known_claims = {claim.id: claim for claim in claims.all_claims()}
+    if name not in known_claims:
+        return f"no claim is called {name}"
+    known = record.known(known_claims[name])
+    match = OUT_OF.search(words.lower())
+    if match and [as_number(match[1]), as_number(match[2])] != [known.held, known.seeds]:
+        return f"the rule holds in {known.held} of {known.seeds}"
+    return ""
+
+
+def wrong_number(words: str, ends: tuple[float, float] | None, first: float | None) -> str:
+    """Returns what is wrong with a number.
+
+    ends: of where another seed falls, None if the record lacks the ten seeds. first: what seed 0
+    gives, None where that is of one machine.
+    """
+    match = NUMBER.search(words)
+    if not match:
+        return ""
+    if first is not None and not (match["bound"] or match["high"]):
+        ends = first, first
+    if ends is None:
+        return "the record has no other seeds"
+    scale = 100 if match["percent"] or "%" in match[0] else 1
+    low, high = scale * ends[0], scale * ends[1]
+    last = match["high"] or match["low"]
+    decimals = len(last.partition(".")[2])
+    unit = 0.1**decimals  # of the last digit
+    bound = (match["bound"] or "").strip().lower()
+    if bound == "about":
+        return wrong_middle(as_number(match["low"]), (low, high), slack=unit / 2)
+    if bound == "at least":
+        low = high = floor(low / unit + ROUNDING) * unit
+    elif bound == "at most":
+        low = high = ceil(high / unit - ROUNDING) * unit
+    written = f"{{:,.{decimals}f}}".format
+    expected = (written(low), written(high))
+    if expected == (match["low"], last):
+        return ""
+    return f"the record has {' to '.join(dict.fromkeys(expected))}"
+
+
+def wrong_middle(value: float, ends: tuple[float, float], slack: float) -> str:
+    """Returns what is wrong with "about value": it is outside the middle half of the range."""
+    low, high = ends
+    quarter = (high - low) / 4
+    if low + quarter - slack <= value <= high - quarter + slack:
+        return ""
+    return f"{value:.3g} is not in the middle of {low:.3g} to {high:.3g}"
+
+
+def as_number(text: str) -> float:
+    """Returns "4,928" or "nine" as a number."""
+    return WORDS[text] if text in WORDS else float(text.replace(",", ""))
 
 
 PUDDLE = "../data/numbers.md#wetness:"  # of which TEN are the values: 0.55 to 0.83
@@ -265,8 +380,8 @@ PUDDLE = "../data/numbers.md#wetness:"  # of which TEN are the values: 0.55 to 0
 )
 def test_what_a_page_quotes_agrees_with_the_record(recorded, monkeypatch, link, wrong):
     recorded(rows(TEN), rows([0.514], seed=0), rows([1234.4] * 10, number="n, long"))
-    monkeypatch.setattr(quotes, "all_claims", lambda: [made(at_least=0.7)])
-    assert quotes.whats_wrong(pages.LINK.search(f"before {link} after")) == wrong
+    monkeypatch.setattr(claims, "all_claims", lambda: [made(at_least=0.7)])
+    assert whats_wrong(pages.LINK.search(f"before {link} after")) == wrong
 
 
 def test_two_numbers_never_share_a_row():
@@ -278,7 +393,7 @@ def test_two_numbers_never_share_a_row():
 def test_pages_quote_the_record_as_it_is(page):
     wrong = []
     for quote in pages.LINK.finditer(page.read_text(encoding="utf-8")):
-        says = quotes.whats_wrong(quote)
+        says = whats_wrong(quote)
         if says:
             wrong.append(f"{quote[0]}: {says}")
     assert not wrong, "\n".join(wrong)
@@ -289,7 +404,7 @@ def test_pages_say_what_their_pictures_show(page):
     """An alt text is the picture's title; a number that links to a picture is in its caption."""
     text = page.read_text(encoding="utf-8")
     assert text == pages.with_titles(text), "run ./run_all.sh publish"
-    assert not quotes.wrong_of_pictures(text)
+    assert not wrong_of_pictures(text)
 
 
 def test_a_page_that_contradicts_its_picture_is_noticed(tmp_path, monkeypatch):
@@ -302,8 +417,8 @@ def test_a_page_that_contradicts_its_picture_is_noticed(tmp_path, monkeypatch):
     *_, by_hand = said.split(" ", 1)[1].partition("> ")
     titled = image.format("Six of 8 heads follow &quot;it&quot;")
     assert pages.with_titles(said) == f'![Six of 8 heads follow "it"]({address}) {titled} {by_hand}'
-    assert quotes.wrong_of_pictures(f"[Six of the eight]({address}), [0.69]({address})") == []
-    (wrong,) = quotes.wrong_of_pictures(f"[five of the eight]({address})")
+    assert wrong_of_pictures(f"[Six of the eight]({address}), [0.69]({address})") == []
+    (wrong,) = wrong_of_pictures(f"[five of the eight]({address})")
     assert wrong.startswith("[five of the eight]: heads.png has no [5]")
 
 
