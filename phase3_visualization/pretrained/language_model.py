@@ -52,7 +52,7 @@ def check_weights(model: nn.Module, attentions: tuple[Tensor, ...], length: int)
             "weights of every query and key in every layer are needed, and a model of kind "
             f"{config.model_type} hands them out in {len(whole)} of {config.num_hidden_layers} "
             "layers: it has no attention there, or computes only some weights; "
-            f"try --model {SMOLLM2}"
+            f"try {SMOLLM2}"
         )
 
 
