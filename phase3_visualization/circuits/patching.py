@@ -79,11 +79,15 @@ class Pairs:
     answers: Tensor
     mask: Tensor | None = None
 
-    def logit_difference(self, logits: Tensor) -> float:
-        """Logit of the clean answer less that of the other, mean over pairs: logits (B, T, V)."""
+    def differences(self, logits: Tensor) -> Tensor:
+        """Logit of the clean answer less that of the other: logits (B, T, V) -> (B,)."""
         at_question = logits[torch.arange(len(logits)), self.position]  # (B, T, V) -> (B, V)
         both = at_question.gather(1, self.answers)  # (B, V) -> (B, 2)
-        return (both[:, 0] - both[:, 1]).mean().item()
+        return both[:, 0] - both[:, 1]
+
+    def logit_difference(self, logits: Tensor) -> float:
+        """The mean difference over pairs: logits (B, T, V)."""
+        return self.differences(logits).mean().item()
 
 
 def exchanged(clean: Tensor, one: int, other: int, period: int) -> Pairs:

@@ -58,14 +58,9 @@ def scores_of_head(model: PlantedModel, pairs: Pairs, name: str) -> dict[str, Te
     """Returns what each method says of one head."""
     heads = model.layers[0] | model.layers[1]
     head = heads[name]
-    clean_output, passes = run_planted(model, pairs.clean)
-    corrupted_output, _ = run_planted(model, pairs.corrupted)
+    _, passes = run_planted(model, pairs.clean)
     weights, values, added = passes[name].weights, passes[name].values, passes[name].added
-    # Into the corrupted texts goes what the head added to the clean ones.
-    patched_output, _ = run_planted(model, pairs.corrupted, **{name: added})
-    corrupted_difference = pairs.logit_difference(corrupted_output)
-    restored = pairs.logit_difference(patched_output) - corrupted_difference
-    lost = pairs.logit_difference(clean_output) - corrupted_difference
+    restored, _ = planted.restored_by_head(model, pairs, name)
 
     def loss_with(other: Tensor) -> Tensor:
         """Returns the loss if the head adds this (B, T, d_model)."""
@@ -82,7 +77,7 @@ def scores_of_head(model: PlantedModel, pairs: Pairs, name: str) -> dict[str, Te
         "gradient at a gate": gate.grad.abs(),
         "zero ablation": loss_with(0 * added) - loss_with(added),
         "mean ablation": loss_with(added.mean(dim=0)) - loss_with(added),
-        "activation patching": restored / lost,
+        "activation patching": restored,
     }
 
 

@@ -187,6 +187,14 @@ def test_planted_heads_look_where_they_were_made_to():
         near(DID[name].weights, chances / chances.sum(dim=-1, keepdim=True))
 
 
+def test_a_gradient_says_what_a_patch_does_where_all_is_straight():
+    near(*planted.restored_by_head(MODEL, TEXTS, "induction"))
+    assert planted.restored_by_head(MODEL, TEXTS, "decoy") == (0, 0)
+    _, sure = planted.restored_by_head(MODEL, TEXTS, "previous")
+    _, unsure = planted.restored_by_head(planted.planted_model(3.0), TEXTS, "previous")
+    assert sure < 0.01 and unsure > 0.8
+
+
 @pytest.mark.parametrize("change", planted.CHANGES)
 def test_other_weights_of_the_planted_model_compute_the_same(change):
     logits, _ = planted.run_planted(other_weights(change), TEXTS.clean)

@@ -65,18 +65,25 @@ def top_keys(query: Tensor, key: Tensor, count: int) -> Tensor:
     return top_k_mask(query @ key.mT, not_later, count)
 
 
-def block_scores(query: Tensor, key: Tensor, block_size: int) -> Tensor:
-    """The product of each query with the mean of each block's keys -> (..., T_q, blocks).
+def block_means(key: Tensor, block_size: int) -> Tensor:
+    """The mean of each block's keys: (..., T_k, d_k) -> (..., blocks, d_k).
 
     Keys that the last block lacks are taken as 0. That changes its mean, but nobody is chosen by
-    it: only queries of this block may see it, and a query keeps its own block anyway. Inputs of 16
-    bits give scores in float32.
+    it: only queries of this block may see it, and a query keeps its own block anyway.
     """
-    query, key = at_least_float32(query, key)
     missing = -key.size(-2) % block_size  # so many keys fill the last block
     padded = F.pad(key, (0, 0, 0, missing))  # after the last key; no feature is added
     blocks = padded.unflatten(-2, (-1, block_size))  # -> (..., blocks, block_size, d_k)
-    return query @ blocks.mean(dim=-2).mT
+    return blocks.mean(dim=-2)
+
+
+def block_scores(query: Tensor, key: Tensor, block_size: int) -> Tensor:
+    """The product of each query with the mean of each block's keys -> (..., T_q, blocks).
+
+    Inputs of 16 bits give scores in float32.
+    """
+    query, key = at_least_float32(query, key)
+    return query @ block_means(key, block_size).mT
 
 
 def top_blocks(scores: Tensor, key_length: int, count: int, block_size: int) -> Tensor:
@@ -101,21 +108,24 @@ class Indexer(nn.Module):
     """Scores keys with less work than attention (DeepSeek-AI 2025, DeepSeek-V3.2, section 2.1).
 
     A few small heads share one small key of each word. A head counts a positive product, and a
-    negative one as 0. Each query decides how much, and with which sign, each head counts.
+    negative one as 0. Each query decides how much, and with which sign, each head counts. With a
+    block_size it scores blocks of keys, by their means; several layers may use one choice.
     """
 
-    def __init__(self, d_model: int, num_heads: int, d_index: int) -> None:
+    def __init__(self, d_model: int, num_heads: int, d_index: int, block_size: int = 1) -> None:
         super().__init__()
         self.num_heads = num_heads
+        self.block_size = block_size
         self.w_q = nn.Linear(d_model, num_heads * d_index, bias=False)
         self.w_k = nn.Linear(d_model, d_index, bias=False)
         self.w_head_weight = nn.Linear(d_model, num_heads, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (B, T, d_model) -> scores (B, T, T), for top_k_mask to choose by."""
+        """x (B, T, d_model) -> scores (B, T, blocks), for top_k_mask or top_blocks to choose by."""
         query = split_heads(self.w_q(x), self.num_heads)  # -> (B, heads, T, d_index)
         key = self.w_k(x).unsqueeze(1)  # -> (B, 1, T, d_index)
-        matches = F.relu(query @ key.mT)  # -> (B, heads, T, T)
+        key = block_means(key, self.block_size)  # -> (B, 1, blocks, d_index)
+        matches = F.relu(query @ key.mT)  # -> (B, heads, T, blocks)
         head_weight = self.w_head_weight(x).mT  # (B, T, heads) -> (B, heads, T)
         head_weight = head_weight.unsqueeze(-1)  # -> (B, heads, T, 1), for each query
         return (head_weight * matches).sum(dim=1)

@@ -5,12 +5,14 @@ shared/tests/test_oracles.py compares all ways with their references, for all le
 
 import itertools
 import math
+import re
 from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from phase1_single_head.order.position_encodings import alibi
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.long_texts import hybrid, sparse_masks
@@ -38,8 +40,9 @@ from phase4_causal.long_texts.state_space import (
     state_space_attention,
     state_space_recurrent,
 )
-from phase4_causal.long_texts.topk_attention import top_blocks, top_k_mask, top_keys
+from phase4_causal.long_texts.topk_attention import Indexer, top_blocks, top_k_mask, top_keys
 from phase4_causal.long_texts.triton_flash import triton_flash
+from shared import attention_utils, paths
 from shared.attention_utils import causal_mask, local_mask, strided_mask
 from shared.tests.helpers import near, qkv
 from shared.toy_language import END_ID, START_ID, encode
@@ -142,12 +145,6 @@ def test_linear_attention_is_hardly_nearer_to_softmax_than_a_plain_average():
     for name in FEATURE_MAPS:
         output = linear_attention(*inputs, feature_map=name)
         assert (output - target).norm() > 0.85 * average  # C055
-
-
-def test_the_delta_rule_puts_a_value_in_place_of_the_old_one():
-    key, value = torch.eye(5).repeat(1, 2, 1), torch.randn(1, 10, 5)
-    _, state = delta_rule(key, key, value, torch.ones(1, 10))
-    near(state, value[:, 5:])
 
 
 def with_alpha(way):
@@ -254,6 +251,44 @@ def test_a_hidden_key_is_not_chosen_whatever_its_score():
     scores, allowed = torch.tensor([[9.0, -9.0, 3.0]]), torch.tensor([[False, True, True]])
     assert top_k_mask(scores, allowed, 1).tolist() == [[False, False, True]]
     assert top_k_mask(scores, allowed, 3).tolist() == allowed.tolist()
+
+
+def test_pooled_the_indexer_scores_the_mean_of_each_block():
+    """In a loop; what the last block lacks counts as 0."""
+    torch.manual_seed(0)
+    indexer, x = Indexer(7, 3, 5, block_size=4).double(), torch.randn(2, 11, 7).double()
+    query = indexer.w_q(x).unflatten(-1, (3, 5))
+    for block, words in enumerate(x.split(4, dim=1)):
+        mean = indexer.w_k(words).sum(dim=1, keepdim=True) / 4
+        matches = (query * mean[:, :, None]).sum(dim=-1).relu()  # (B, T, heads)
+        near(indexer(x)[..., block], (matches * indexer.w_head_weight(x)).sum(dim=-1))
+
+
+# ---- FlexAttention
+
+
+def test_flex_attention_of_the_page_is_ours():
+    """On the CPU, uncompiled. Behind each predicate the page has what it is in our words."""
+    page = (paths.ROOT / "phase4_causal/long_texts/README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```\n(from torch.nn.attention.flex.*?)```", page, re.DOTALL)
+    query, key, value = qkv(leading=(2, 4), d_k=16, d_v=16)
+    there = {"torch": torch, "B": 2, "T_q": 5, "T_k": 7, "window": 2, "stride": 3, "prompt": 6}
+    there |= {"query": query, "key": key[:, :2], "value": value[:, :2], "sinks": 1, "limit": 0.5}
+    there |= {"lengths": torch.tensor([4, 7]), "text": torch.tensor([0, 0, 1, 1, 1, 2, 2])}
+    there |= {"slopes": 2.0 ** -torch.arange(4)}
+    here = there | vars(attention_utils) | {"alibi": alibi, "scores": query @ key.mT / 4}
+    exec(code, there)
+    for name, ours in re.findall(r"^(?:def )?(\w+)\b.*  # (.*)$", code, re.MULTILINE):
+        expected = eval(ours, here)
+        if expected.dtype == torch.bool:
+            mask = there["create_mask"](there[name], 2, 1, 5, 7, device="cpu")
+            assert torch.equal(mask, expected.expand(2, 1, 5, 7)), name
+        else:
+            found = there["flex_attention"](query, key, value, score_mod=there[name])
+            near(found, expected.softmax(dim=-1) @ value)
+    mask = eval("causal_mask(T_q, T_k) & padding_mask(lengths, T_k)", here)
+    shared = query, there["key"], there["value"], mask
+    near(there["output"], F.scaled_dot_product_attention(*shared, enable_gqa=True))
 
 
 # ---- layers of both kinds

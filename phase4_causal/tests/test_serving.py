@@ -217,15 +217,6 @@ def test_a_long_prompt_in_chunks_holds_nobody_up():
     assert longest[None][1] == longest[5][1]
 
 
-def test_a_block_is_found_only_when_its_words_are_there():
-    cache = PagedCache(1, 5, 2, 2, 3, like=torch.zeros(1), share=True)
-    long = Text([7, 8, 9, 8, 7, 9], chunk_size=3)
-    assert cache.allocate(long) and len(long.table) == 3
-    assert list(long.new) == [0, 1, 2] and cache.find_prefix(long.tokens) == long.table[:1]
-    long.stored = long.new.stop
-    assert cache.allocate(long) and cache.find_prefix([*long.tokens, 7]) == long.table
-
-
 YARN = {"rope_theta": 10000.0, "rope_type": "yarn", "factor": 8.0}
 YARN["original_max_position_embeddings"] = 8
 LONGROPE = YARN | {"rope_type": "longrope", "short_factor": 4 * [1.0], "long_factor": 4 * [2.0]}
