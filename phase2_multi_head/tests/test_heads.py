@@ -1,12 +1,9 @@
 """MultiHeadAttention beside the table of oracles, wrong heads, gates, patterns of known numbers."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 import torch.nn.functional as F
 
-from phase1_single_head.models import SINGLE_HEAD_RECIPE
 from phase2_multi_head import visualize
 from phase2_multi_head.heads import output_projection, two_lookups, wrong_heads
 from phase2_multi_head.heads.head_importance import (
@@ -15,8 +12,8 @@ from phase2_multi_head.heads.head_importance import (
     language_model,
     removal_importance,
 )
-from phase2_multi_head.heads.head_pruning import greedy_order, greedy_rises
-from phase2_multi_head.models import MULTI_HEAD_RECIPE, ONE_LAYER_RECIPE
+from phase2_multi_head.heads.head_pruning import greedy_order
+from phase2_multi_head.models import MULTI_HEAD_RECIPE
 from phase2_multi_head.multi_head_attention import MultiHeadAttention, merge_heads, split_heads
 from shared.attention_checks import torch_reference
 from shared.head_statistics import effective_context
@@ -76,14 +73,6 @@ def test_with_w_o_a_head_writes_to_every_column_and_without_it_to_its_own():
 
 def test_two_lookups_are_learned():
     assert two_lookups.right_after_training(8, 3, steps=60) > 0.3, "by chance 0.13"
-
-
-def test_models_differ_in_what_their_experiment_says_and_in_nothing_else():
-    unnamed = {"name": "", "stages": ()}
-    one, four = replace(SINGLE_HEAD_RECIPE, **unnamed), replace(ONE_LAYER_RECIPE, **unnamed)
-    deep = replace(MULTI_HEAD_RECIPE, **unnamed)
-    assert replace(one, num_heads=4) == four
-    assert replace(four, num_layers=2, matrix_decay=deep.matrix_decay) == deep
 
 
 EVEN, OWN = torch.full((5, 5), 0.2, dtype=torch.float64), torch.eye(5, dtype=torch.float64)
@@ -224,14 +213,6 @@ def test_greedy_measures_again_where_two_heads_stand_in_for_each_other():
         return 5.0 * both_twins + 1.0 * ((0, 2) in removed) + 0.1 * ((0, 1) in removed)
 
     assert greedy_order(heads, loss) == [(0, 0), (0, 2), (0, 1)]
-
-
-def test_greedy_rises_begin_with_the_cheapest_head_and_end_without_any():
-    sample = sampled()
-    rises, alone = greedy_rises(sample), removal_importance(sample).mean(dim=-1)
-    assert rises.shape == (7, 7) and not rises[0].any()
-    assert rises[1].mean() == alone.min()
-    near(rises[-1], sample.losses_without(frozenset(sample.heads)) - sample.losses())
 
 
 def test_the_loss_of_the_language_model_counts_each_hidden_word_alike():

@@ -130,13 +130,6 @@ def test_where_no_answer_is_lost_no_share_of_them_is_told_and_the_rule_does_not_
     assert math.isnan(claim.effect(none)) and not claim.holds(none)
 
 
-def test_where_the_loss_falls():
-    losses = [share * math.log(task.SYMBOLS) for share in (1.4, 1.0, 0.7, 0.2, 0.01)]
-    assert induction.first_below(losses, 0.75) == 20
-    assert induction.first_below(losses, 0.25) == 30
-    assert induction.first_below(losses, 0.001) == 40
-
-
 # ---- what the weights of the two layers do together, and by which path the answer comes
 
 
