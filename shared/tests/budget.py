@@ -22,7 +22,7 @@ from shared.tests.faults import FAULTS
 MOST = {  # what -> tokens of Python, lines of pages, or how many
     "packages": 146_000,
     # Of the packages: what runs, records, draws and publishes. 21,000 is the aim.
-    "machinery": 24_100,
+    "machinery": 22_300,
     "tests": 103_000,
     "pages": 3_650,
     "files": 325,
