@@ -167,9 +167,13 @@ def linear_attention(
         sums = query @ (key.mT @ value)  # (..., d_k, T_k) @ (..., T_k, d_v + 1) first
         return _normalized(sums).to(dtype)
     # With zeros in front of the shorter, the last query stands at the last key.
-    length = max(query.size(-2), key.size(-2))
-    filled = [F.pad(x, (0, 0, length - x.size(-2), 0)) for x in (query, key, value)]
-    sums = _causal_sums(*filled)[..., length - query.size(-2) :, :]
+    shift = key.size(-2) - query.size(-2)
+    in_front = (0, 0, abs(shift), 0)
+    if shift > 0:
+        query = F.pad(query, in_front)
+    elif shift < 0:
+        key, value = F.pad(key, in_front), F.pad(value, in_front)
+    sums = _causal_sums(query, key, value)[..., max(shift, 0) :, :]
     return _normalized(sums).to(dtype)
 
 
