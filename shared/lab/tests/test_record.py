@@ -237,12 +237,12 @@ def test_a_finding_reads_as_a_sentence_about_record_and_run(recorded, rule, here
 #   [0.97](../data/numbers.md#bottleneck:luong-24-letters)        of the run with seed 0
 #   [39 to 44 %](../data/numbers.md#bottleneck:none-24-letters)   where another seed falls
 #   [at least 84 %](../data/numbers.md#scaling:divided-best-rate) the lower end; at most: the upper
-#   [about 40 %](...)                                       in the middle half of that range
+#   [about 40 %](...)  [about a third](...)                 in the middle half of that range
 #   [9 of 10](../data/claims.md#patching-lookers)           the runs in which the rule holds
 #   [six of the eight](../visualizations/gallery/phase3/head_roles.png)    as the caption says
 #
-# What is said in words alone ("nearly all", "about a third") is the author's to judge; that its
-# link leads to a row is checked.
+# What is said in words alone ("nearly all") is the author's to judge; that its link leads to a row
+# is checked.
 
 DIGITS = r"-?\d[\d,]*(?:\.\d+)?"
 NUMBER = re.compile(
@@ -254,6 +254,7 @@ WORDS = {
     "none": 0, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5,
     "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10,
 }  # fmt: skip
+SHARES = {"a third": "0.3", "half": "0.5", "three quarters": "0.75"}
 A_WORD = "|".join(WORDS)
 OUT_OF = re.compile(rf"\b({A_WORD}|\d+)(?: times)? (?:in|of|out of) (?:the )?({A_WORD}|\d+)\b")
 ROUNDING = 1e-6  # a bound that is a round number but for rounding stays what it is
@@ -310,6 +311,8 @@ def wrong_number(words: str, ends: tuple[float, float] | None, first: float | No
     ends: of where another seed falls, None if the record lacks the ten seeds. first: what seed 0
     gives, None where that is of one machine.
     """
+    for share, number in SHARES.items():
+        words = words.replace(share, number)
     match = NUMBER.search(words)
     if not match:
         return ""
@@ -363,6 +366,7 @@ PUDDLE = "../data/numbers.md#wetness:"  # of which TEN are the values: 0.55 to 0
         (f"[at most 0.84]({PUDDLE}wetness)", ""),
         (f"[at most 0.83]({PUDDLE}wetness)", "the record has 0.84"),
         (f"[about 70 %]({PUDDLE}wetness)", ""),
+        (f"[about half]({PUDDLE}wetness)", "0.5 is not in the middle of 0.546 to 0.834"),
         (f"[about 60 %]({PUDDLE}wetness)", "60 is not in the middle of 54.6 to 83.4"),
         (f"[1,234]({PUDDLE}n-long)", ""),
         (f"[0.51]({PUDDLE}wetness)", ""),
