@@ -1,4 +1,4 @@
-"""Where do the heads of a published model look in a text of yours, and what is each worth?
+"""Where do the heads of a published model look in a text, and what is each worth?
 
 A map of each head, from all-MiniLM-L6-v2 or another --model. With --prices each head is taken out
 in turn (head_prices.py), which takes SmolLM2 about a minute and a half. With --format html all of
