@@ -88,7 +88,7 @@ def weights_of_decoder(model: nn.Module, tokens: Tensor) -> Tensor:
     if layers[0].triu(1).any():
         raise ValueError(
             f"a decoder is needed, and in a model of kind {model.config.model_type} tokens see "
-            f"later ones; try --model {SMOLLM2}"
+            f"later ones; try {SMOLLM2}"
         )
     return torch.cat(layers, dim=1)  # L x (N, H, T, T) -> (N, L * H, T, T)
 

@@ -273,8 +273,8 @@ NONE = {"num_experts": 1, "mamba_d_state": 3, "mamba_dt_rank": 2, "use_cache": F
     ("use", "kind", "sizes", "message"),
     [
         (read, "longformer", {"attention_window": 4}, "every query and key.* in 0 of 2 layers"),
-        (read, "lfm2", HYBRID, "kind lfm2 .* in 1 of 2 layers.*try --model"),
-        (read, "jamba", NONE, "kind jamba .* in 0 of 2 layers.*try --model"),
+        (read, "lfm2", HYBRID, "kind lfm2 .* in 1 of 2 layers.*try smollm2"),
+        (read, "jamba", NONE, "kind jamba .* in 0 of 2 layers.*try smollm2"),
         (with_our_attention, "lfm2", HYBRID, "only 1 of its 2 layers.*try smollm2"),
         (with_our_attention, "mamba", {}, "kind mamba cannot compute .*: only 0 of its 2 layers"),
         (with_our_attention, "longformer", {"attention_window": 4}, "only 0 of its 2 layers"),
