@@ -234,12 +234,13 @@ class SavedRun:
     def judged(self) -> Judgement:
         """Holds it against the record once more.
 
-        Raises OSError if the claims ask for numbers that an older version did not measure.
+        Raises OSError if an older version measured other numbers, or a script that measures nothing
+        now.
         """
-        claims = importlib.import_module(self.experiment).main.claims
         try:
+            claims = importlib.import_module(self.experiment).main.claims
             return judge(claims, self.experiment, self.runs, self.otherwise)
-        except KeyError:
+        except (AttributeError, KeyError):
             raise unreadable(f"{self.experiment}.json") from None
 
 
