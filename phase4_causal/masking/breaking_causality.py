@@ -132,7 +132,7 @@ def picture(results: Results) -> Figure:
     curves.text(last, grammar - 0.1, "no model can be better", ha="right", va="top", color=QUIET)
     curves.text(last, UNIFORM, "a guess among all words", ha="right", va="bottom", color=QUIET)
     curves.set(title="in training: all words at once", xlabel="step", ylabel="loss, nats per word")
-    curves.set(xlim=(0, last), ylim=(0, None))
+    curves.set(xlim=(0, last), ylim=(0, 14))
     past.set_title("in writing: only the past")
     return fig
 
