@@ -196,6 +196,10 @@ def next_word_loss(logits: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
         said, wanted = (logits[:, :-1], tokens[:, 1:]) => said, wanted = (logits[:, :-1], tokens[:,
         :-1])
         and torch.arange(1, tokens.size(1)) => torch.arange(tokens.size(1) - 1)
+    neither shifted nor without padding: logits[:, :-1] are about tokens[:, 1:], and where that word
+    is padding there is nothing to guess
+        said, wanted = (logits[:, :-1], tokens[:, 1:]) => said, wanted = (logits, tokens)
+        and losses[real] => losses
     shifted twice: position t is to say word t + 1, and this asks it for word t + 2: shift once
         said, wanted = (logits[:, :-1], tokens[:, 1:]) => said, wanted = (logits[:, :-2], tokens[:,
         2:])

@@ -29,7 +29,7 @@ def attention_with_sinks(
     sinks: Tensor | None = None,
     cap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """scaled_dot_product_attention with a sink logit for each head, (H,).
+    """scaled_dot_product_attention with a sink logit for each head, (H,), finite numbers.
 
     cap: squashes the scores, before the sink joins them, to cap · tanh(score / cap), as Gemma 2
     does. Shapes and errors are those of that function, which computes everything if neither is
@@ -44,10 +44,10 @@ def attention_with_sinks(
     if cap is not None:
         scores = cap * torch.tanh(scores / cap)
     if sinks is not None:  # one more key, which everybody may see and whose value is 0
+        if mask is not None:  # -> (B, H, T_q, T_k + 1)
+            mask = F.pad(mask.expand_as(scores), (0, 1), value=True)
         nobody = sinks[:, None, None].expand(*scores.shape[:-1], 1)  # (H,) -> (B, H, T_q, 1)
         scores = torch.cat([scores, nobody], dim=-1)  # (B, H, T_q, T_k) -> (B, H, T_q, T_k + 1)
-        if mask is not None:
-            mask = F.pad(mask, (0, 1), value=True)  # (..., T_q, T_k) -> (..., T_q, T_k + 1)
     weights = masked_softmax(scores, mask)[..., : key.size(-2)]
     return (weights @ value).to(dtype), weights.to(dtype)
 

@@ -103,8 +103,8 @@ def look(options: argparse.Namespace) -> str:
     language_model = load_language_model(options.model)
     reading = read_texts(language_model, [options.text])
     (tokens,) = reading.tokens
-    if len(tokens) > MOST_TOKENS:
-        raise ValueError(f"--text: at most {MOST_TOKENS} tokens, please: got {len(tokens)}")
+    if not 1 < len(tokens) <= MOST_TOKENS:
+        raise ValueError(f"--text: 2 to {MOST_TOKENS} tokens, please: got {len(tokens)}")
     layers = as_layers(reading.weights[0], tokens)
     names, entropy = name_heads(layers, tokens)
     title, prices, unit = finding_of(names, entropy), None, ""
@@ -112,8 +112,11 @@ def look(options: argparse.Namespace) -> str:
         prices, unit = prices_of(language_model, options.text, entropy.shape)
         title = finding_of_prices(prices, unit)
     if options.format == "html":
-        data = {"title": title, "model": language_model.name, "tokens": tokens, "names": names}
-        data |= {
+        data = {
+            "title": title,
+            "model": language_model.name,
+            "tokens": tokens,
+            "names": names,
             "unit": unit,
             "meaning": MEANING.get(unit),
             "prices": [] if prices is None else prices.tolist(),

@@ -131,8 +131,13 @@ def picture(results: Results) -> Figure:
             ax.axhline(level, color=GREY, linestyle="--", linewidth=1.2, zorder=0)
     curves.text(last, grammar - 0.1, "no model can be better", ha="right", va="top", color=QUIET)
     curves.text(last, UNIFORM, "a guess among all words", ha="right", va="bottom", color=QUIET)
-    curves.set(title="in training: all words at once", xlabel="step", ylabel="loss, nats per word")
-    curves.set(xlim=(0, last), ylim=(0, 14))
+    curves.set(
+        title="in training: all words at once",
+        xlabel="step",
+        ylabel="loss, nats per word",
+        xlim=(0, last),
+        ylim=(0, 14),
+    )
     past.set_title("in writing: only the past")
     return fig
 

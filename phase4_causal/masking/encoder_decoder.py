@@ -121,7 +121,7 @@ main = Experiment(
     title="To say a word, the decoder looks at this word in the source",
     note="a row asks, a column is asked; the darker, the more weight; hatched: hidden\n"
     f"trained {STEPS} steps; it writes {{n[sentences right]:.1%}} of new sentences correctly",
-    answer="Yes: it writes {n[sentences right]:.1%} of new sentences without a mistake, and in "
+    answer="It writes {n[sentences right]:.1%} of new sentences without a mistake, and in "
     "{n[looks at the word]:.1%} of its steps it looks at the word that it says",
 )
 

@@ -338,7 +338,7 @@ def use_answer(
         use(exercise, function)
     except OSError:
         raise  # of a disk or a screen
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         why = f"{error_in_words(error, '')}. The checker: {verdict.text}"
         raise ValueError(f"{name} does not run in {where}: {why}") from None
     print(f"\n{textwrap.fill(f'The checker: {verdict.text}', PRINTED_WIDTH)}")
