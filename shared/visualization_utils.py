@@ -30,6 +30,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
@@ -58,6 +59,8 @@ RELATION_COLORS = {"determiner": PLUM, "subject": VIOLET, "place": OLIVE, "adjec
 COLUMN = 830  # pixels: GitHub shows no picture wider, and shrinks what is
 INCH = 110  # pixels at which a page shows an inch of a figure
 DENSITY = 2  # pixels of a PNG for each of these: letters are sharp on dense screens, too
+WIDE = 5.5  # inches: in a figure this wide letters of 10 points are 9 pixels high on a phone
+PHONE = 358  # pixels: as wide as GitHub shows a picture there
 
 THEME = {
     "savefig.dpi": INCH,
@@ -196,9 +199,9 @@ def plot_attention(
     if annotate and max(weights.shape) <= 10:
         for row, column in visible.nonzero().tolist():
             weight = weights[row, column]
-            _write_in_cell(ax, row, column, f"{weight:.2f}", weight, 9)
+            _write_in_cell(ax, row, column, f"{weight:.2f}", weight, 10)
     _name_cells(ax, token_labels(query_tokens), token_labels(key_tokens))
-    ax.tick_params(pad=2, labelsize=9 if len(key_tokens) <= 12 else 7.5)
+    ax.tick_params(pad=2)
     plt.setp(ax.get_xticklabels(), rotation=45, ha="left", rotation_mode="anchor")
     ax.set_aspect("equal")
     if labels:
@@ -284,7 +287,7 @@ def headline(fig: Figure, title: str, note: str, size: float = 13) -> None:
     letters = int(fig.get_figwidth() * 72 / (0.54 * size))  # a letter is half as wide as high
     lines = [textwrap.fill(line, letters) for line in title.splitlines()]
     fig.suptitle("\n".join(lines), fontsize=size)
-    fig.supxlabel(note, fontsize=9, color=QUIET, wrap=True)
+    fig.supxlabel(note, fontsize=10, color=QUIET, wrap=True)
 
 
 # ---- files
@@ -319,6 +322,14 @@ def picture_of(fig: Figure, *, density: float = 1) -> Image.Image:
     return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
 
 
+def smallest_letters(fig: Figure) -> float:
+    """Returns the size in pixels of a figure's smallest text, where it is PHONE pixels wide."""
+    fig.draw_without_rendering()  # ticks have their texts from here on
+    texts = [text for text in fig.findobj(Text) if text.get_visible() and text.get_text().strip()]
+    points = min(text.get_fontsize() for text in texts)
+    return points / 72 / fig.get_figwidth() * PHONE
+
+
 def save_figure(fig: Figure, path: Path, *, caption: str) -> None:
     """Write the figure, whole or not at all, close it and print where it is.
 
@@ -331,6 +342,7 @@ def save_figure(fig: Figure, path: Path, *, caption: str) -> None:
         else:
             info = PngInfo()
             info.add_text("Description", caption)
+            info.add_text("Letters", f"{smallest_letters(fig):.1f} pixels on a phone")
             # 256 colours look the same and take a third of the space. optimize=True would take four
             # seconds in all, for 10 % of the bytes.
             picture = picture_of(fig, density=sharp(fig))

@@ -47,6 +47,8 @@ def check_picture(path):
             return
         assert size <= (600_000 if "summary" in path.name else 200_000), path.name
         assert len(image.info["Description"]) > 20, path.name
+        letters = float(image.info["Letters"].split()[0])
+        assert letters >= 9 or "summary" in path.name, f"{path.name}: {letters} pixels on a phone"
         grey = np.asarray(image.convert("L"))
         assert grey.min() < 80 and grey.max() == 255, path.name
         for edge in (grey[0], grey[-1], grey[:, 0], grey[:, -1]):
