@@ -61,6 +61,7 @@ INCH = 110  # pixels at which a page shows an inch of a figure
 DENSITY = 2  # pixels of a PNG for each of these: letters are sharp on dense screens, too
 WIDE = 5.5  # inches: in a figure this wide letters of 10 points are 9 pixels high on a phone
 PHONE = 358  # pixels: as wide as GitHub shows a picture there
+AT_END = "at the end of a line"  # marks a name that label_ends has written
 
 THEME = {
     "savefig.dpi": INCH,
@@ -258,25 +259,37 @@ def weight_colorbar(fig: Figure, axes: Axes | Sequence[Axes], **options: float) 
 def label_ends(
     ax: Axes, labels: Mapping[str, tuple[float, float, str]], *, size: float = 10
 ) -> None:
-    """Write the names of lines at their ends, none on another, in readable colours of the lines.
+    """Write the names of lines at their ends, in readable colours of the lines.
 
-    Lines that end at one x share the room beside it. labels: name -> (x, y, colour) of the line's
-    last point. Call it when limits and scales are set.
+    labels: name -> (x, y, colour) of the line's last point. `headline` moves them apart.
     """
-    ax.figure.draw_without_rendering()  # the layout: from here on a point has its place in pixels
-    pixel = 72 / ax.figure.dpi  # points, the unit of font sizes
-    heights = {}
-    for name, (x, y, _) in labels.items():
-        heights[name] = ax.transData.transform((x, y))[1] * pixel
     style = {"textcoords": "offset points", "va": "center", "annotation_clip": False}
-    tops = {}  # of the names so far, by x
-    for name in sorted(labels, key=heights.get):
-        x, y, color = labels[name]
-        half = 1.3 * size * (1 + name.count("\n")) / 2
-        middle = max(heights[name], tops.get(x, -math.inf) + half)
-        tops[x] = middle + half
-        offset = (6, middle - heights[name])
-        ax.annotate(name, (x, y), offset, color=readable(color), fontsize=size, **style)
+    for name, (x, y, color) in labels.items():
+        style["color"] = readable(color)
+        ax.annotate(name, (x, y), (6, 0), fontsize=size, gid=AT_END, **style)
+
+
+def spread_ends(fig: Figure) -> None:
+    """Move the names at the ends of lines so that none lies on another.
+
+    Lines that end at one x share the room beside it. Call it when all else has its place: limits,
+    scales, and a title, which takes room from the axes.
+    """
+    fig.draw_without_rendering()  # the layout: from here on a point has its place in pixels
+    pixel = 72 / fig.dpi  # points, the unit of font sizes
+    for ax in fig.axes:
+        heights = {}
+        for name in ax.texts:
+            if name.get_gid() == AT_END:
+                heights[name] = ax.transData.transform(name.xy)[1] * pixel
+        tops = {}  # of the names so far, by x
+        for name in sorted(heights, key=heights.get):
+            lines = 1 + name.get_text().count("\n")
+            half = 1.3 * name.get_fontsize() * lines / 2
+            x, _ = name.xy
+            middle = max(heights[name], tops.get(x, -math.inf) + half)
+            tops[x] = middle + half
+            name.set_position((6, middle - heights[name]))
 
 
 def headline(fig: Figure, title: str, note: str, size: float = 13) -> None:
@@ -288,6 +301,7 @@ def headline(fig: Figure, title: str, note: str, size: float = 13) -> None:
     lines = [textwrap.fill(line, letters) for line in title.splitlines()]
     fig.suptitle("\n".join(lines), fontsize=size)
     fig.supxlabel(note, fontsize=10, color=QUIET, wrap=True)
+    spread_ends(fig)
 
 
 # ---- files
@@ -326,7 +340,7 @@ def smallest_letters(fig: Figure) -> float:
     """Returns the size in pixels of a figure's smallest text, where it is PHONE pixels wide."""
     fig.draw_without_rendering()  # ticks have their texts from here on
     texts = [text for text in fig.findobj(Text) if text.get_visible() and text.get_text().strip()]
-    points = min(text.get_fontsize() for text in texts)
+    points = min((text.get_fontsize() for text in texts), default=math.inf)
     return points / 72 / fig.get_figwidth() * PHONE
 
 
