@@ -7,7 +7,7 @@ from importlib.util import find_spec
 SECTIONS = {
     "phase1": "1 · One head",
     "phase2": "2 · Many heads",
-    "phase3": "3 · What they do",
+    "phase3": "3 · What heads do",
     "phase4": "4 · Without a future",
 }
 

@@ -2,10 +2,11 @@
 
     python shared/lab/report.py
 
-The report begins with a dot for each finding, with in how far the run agrees with the record, and
-with the surprises that README and data/surprises.md tell. Then it has each question that a script
-asks, with what it measured (data/processed/findings/) and drew. The picture of an experiment is
-called after its file; any other script says in its docstring what it draws.
+The report begins with the live page and with whether the run agrees with the record, and goes on
+with the surprises that README and data/surprises.md tell. Then it has a line for each question that
+a script asks, and for each finding. A reader opens the line for what was measured
+(data/processed/findings/) and drawn. The picture of an experiment is called after its file; any
+other script says in its docstring what it draws.
 
 A report may be published alone, without the code: then the variable CODE_URL of the environment
 says where lessons and scripts can be read, as in .github/workflows/check_and_publish.yml.
@@ -156,9 +157,8 @@ def write_report(output_dir: Path) -> Path:
         names=SECTIONS,
         findings=findings,
         total=len([claim for claim in all_claims() if record.verdict(claim)]),
-        here=len([finding for finding in findings if finding.recorded]),
         verdicts=PLURAL,
-        counts=Counter(finding.kind for finding in findings),
+        counts=Counter(finding.kind for finding in findings if finding.recorded),
     )
     with paths.whole_file(output_dir / paths.PAGE) as unfinished:
         unfinished.write_text(html, encoding="utf-8")
