@@ -3,32 +3,27 @@
 In a model set by hand (planted.py) the previous-token head matters; the decoy has as sharp a
 pattern, and nobody reads what it writes. A method names the planted head if it puts it above the
 decoy by a tenth of the largest number that it gives to any head. Its answer moves if other weights
-of the same function change it: by what share of that number, at most, over three draws? Less than
-1e-9 is rounding. Rollout gives no number to a head: it averages them.
+of the same function change it: by what share of that number, at most, over three draws? Rollout
+gives no number to a head: it averages them.
 """
 
 from collections import defaultdict
 
-import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase3_visualization.circuits import planted
 from phase3_visualization.circuits.patching import Pairs
 from phase3_visualization.circuits.planted import PlantedHead, PlantedModel, run_planted
 from shared.claims import Numbers
-from shared.experiment import Experiment, Results, Run
+from shared.experiment import Experiment, Run
 from shared.head_statistics import composed
-from shared.visualization_utils import BLUE, plot_cells, readable
 
 TEXTS, DRAWS = 32, 3
 # A method names the planted head if it gives it so much more than the decoy, as a share of its
 # largest number for any head.
 NEEDED_MORE = 0.1
-ONLY_ROUNDING = 1e-9
 THE_OUTPUT = "the output"  # stands beside the methods: it must stay as it is
 
 
@@ -118,65 +113,8 @@ def measure(run: Run) -> Numbers:
     return numbers
 
 
-def methods_of(results: Results) -> list[str]:
-    """Returns the names of all methods, in the order in which they were asked."""
-    of_decoy = [name for name in results.mean if name.endswith(", decoy")]  # one of each method
-    return [name.removesuffix(", decoy") for name in of_decoy]
-
-
-def names_it_always(results: Results, method: str) -> str:
-    """Returns "yes" if a method names the planted head whatever the weights, else why not."""
-    if not results.mean[f"{method}, names it"]:
-        score = results.mean[f"{method}, planted head"]
-        return "no: neither" if score < NEEDED_MORE else "no: both alike"
-    largest_move = max(results.row(method, planted.CHANGES))
-    return "yes" if largest_move < ONLY_ROUNDING else "no: it changes"
-
-
-def draw_methods(ax: Axes, results: Results, columns: tuple[str, ...]) -> None:
-    """Draws a row for each method, with its number in each of these columns."""
-    methods = methods_of(results)
-    rows, texts = [], []
-    for method in methods:
-        shares = results.row(method, columns)
-        rows.append(shares)
-        texts.append(
-            ["0" if abs(share) < ONLY_ROUNDING else f"{min(share, 1):.2f}" for share in shares]
-        )
-    in_two_lines = [column.replace(" ", "\n", 1) for column in columns]
-    plot_cells(ax, torch.tensor(rows), texts, methods, in_two_lines)
-    ax.tick_params(labelsize=11.5)
-
-
-def picture(results: Results) -> Figure:
-    """Draws what each method gives to two heads, how far its answer moves, and the verdict."""
-    fig, (left, right) = plt.subplots(
-        1, 2, figsize=(9.2, 5), layout="constrained", width_ratios=(2, 4)
-    )
-    draw_methods(left, results, ("planted head", "decoy"))
-    draw_methods(right, results, planted.CHANGES)
-    right.tick_params(labelleft=False, labelright=True, pad=6)
-    verdicts = [names_it_always(results, method) for method in methods_of(results)]
-    right.set_yticks(right.get_yticks(), verdicts)
-    for row, verdict in enumerate(verdicts):
-        if verdict == "yes":
-            for ax in (left, right):
-                ax.get_yticklabels()[row].set(color=readable(BLUE), weight="bold")
-    left.set_title("score it gives to the", y=1.17)
-    right.set_title("how far the scores move when this is rewritten", y=1.17)
-    above = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
-    right.annotate("names it,\nalways?", (1, 1), (6, 6), fontsize=11.5, **above)
-    return fig
-
-
 main = Experiment(
     measure,
-    picture=picture,
-    title="Only methods that change a head's output find the head that matters,\n"
-    "however the weights are written",
-    note="The planted head does the copying; the decoy looks as sharply, but nobody reads what it "
-    "writes\nscores: of the method's largest · rewritten: other weights, the same output (to "
-    "{n[the output, stream sheared]:.0e}) · weights set by hand, not trained",
     answer="Ablation and patching. K-composition names this head, too, but its answer moves by "
     "{n[K-composition, stream sheared]:.0%} when only the weights are rewritten and the output "
     "stays",
