@@ -29,7 +29,7 @@ from shared.visualization_utils import BLUE, INK, QUIET, RED, save_figure
 # ---- a dot for each run on record: the seven findings of the front door
 # A picture has a line for each quantity, with its ten values, and above it the lowest and highest.
 
-SIZE = (3.82, 2.45)  # inches; README shows a picture 420 pixels wide, on a phone 358
+WIDTH, HEADER, ROW = 3.82, 1.3, 0.62  # inches; README shows 420 pixels, a phone 358
 TYPE = 11
 MOST_SHARES = 10  # where the axis of even shares ends
 
@@ -57,12 +57,12 @@ class DotPicture:
 SMALL_PICTURES = {
     "bottleneck": DotPicture(
         "What is written first is kept best",
-        "how much more often letters are right\nat the end that is written first",
+        "letters right in the quarter written first,\nless those in the quarter written last",
         "phase1_single_head.before.bottleneck",
         "data/surprises.md#what-is-written-first-is-kept-best",
         {
-            "written forwards": itemgetter("forwards, right letters, lead"),
-            "written backwards": itemgetter("backwards, right letters, lead"),
+            "forwards: the start leads": itemgetter("forwards, right letters, lead"),
+            "backwards: the end leads": itemgetter("backwards, right letters, lead"),
         },
     ),
     "scaling": DotPicture(
@@ -119,14 +119,14 @@ SMALL_PICTURES = {
     ),
     "induction": DotPicture(
         "“Spare” heads carry the lead together",
-        "lost by removing heads one at a time,\nas a share of removing all",
+        "lost by removing each head alone, added up\n(removing all at once: 100%)",
         "phase4_causal.induction.induction",
         "data/surprises.md#heads-that-look-spare-carry-the-lead-together",
         {
-            "how far the right answer leads": lambda n: (
+            "the lead of the right answer": lambda n: (
                 n["margin lost, each alone"] / n["margin lost, all together"]
             ),
-            "how many answers are right": lambda n: (
+            "right answers": lambda n: (
                 n["answers lost, each alone"] / n["answers lost, all together"]
             ),
         },
@@ -147,8 +147,8 @@ SMALL_PICTURES = {
 def draw_dots(small: DotPicture) -> tuple[Figure, str]:
     """Returns the picture, and in words what it shows."""
     runs = record.runs(small.experiment)
-    fig, ax = plt.subplots(figsize=SIZE, layout="constrained")
-    fig.suptitle(small.title, fontsize=TYPE + 1, weight="bold", x=0.03, ha="left")
+    fig, ax = plt.subplots(figsize=(WIDTH, HEADER + ROW * len(small.lines)), layout="constrained")
+    fig.suptitle(small.title, fontsize=TYPE + 0.4, weight="bold", x=0.03, ha="left")
     ranges = []
     for row, (label, number) in enumerate(small.lines.items()):
         color = RED if row == len(small.lines) - 1 else BLUE
