@@ -6,6 +6,8 @@ Its name keeps it out of the tests of everything: a reader may have run a part, 
 their own. The gate runs all, and then asks this.
 """
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -103,6 +105,16 @@ def test_every_number_that_does_not_depend_on_the_machine_is_on_record():
     for saved in findings.gather(paths.ROOT):
         numbers = record.for_everybody(saved.experiment, saved.runs[0])
         assert set(numbers) == set(record.first_run(saved.experiment)), saved.experiment
+
+
+def test_the_notebook_of_lesson_1_runs(monkeypatch):
+    """Beside the course, so that it clones and installs nothing."""
+    notebook = paths.ROOT / ".github" / "lesson_1.ipynb"
+    monkeypatch.chdir(notebook.parent)
+    names = {}
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
 
 
 # ---- the sentences of the live page, which were chosen for the model with seed 0
