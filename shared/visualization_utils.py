@@ -292,13 +292,21 @@ def spread_ends(fig: Figure) -> None:
             name.set_position((6, middle - heights[name]))
 
 
+def _even_lines(text: str, letters: int) -> str:
+    """Break a text into as few lines as fit, all about equally long: no last word alone."""
+    count = len(textwrap.wrap(text, letters))
+    while letters > 1 and len(textwrap.wrap(text, letters - 1)) == count:
+        letters -= 1
+    return textwrap.fill(text, letters)
+
+
 def headline(fig: Figure, title: str, note: str, size: float = 13) -> None:
     """Write the finding at the top of a figure, and a note at its foot, both in lines that fit.
 
     note: which model, trained or untrained, and its normalised entropy.
     """
     letters = int(fig.get_figwidth() * 72 / (0.54 * size))  # a letter is half as wide as high
-    lines = [textwrap.fill(line, letters) for line in title.splitlines()]
+    lines = [_even_lines(line, letters) for line in title.splitlines()]
     fig.suptitle("\n".join(lines), fontsize=size)
     fig.supxlabel(note, fontsize=10, color=QUIET, wrap=True)
     spread_ends(fig)
@@ -360,7 +368,7 @@ def save_figure(fig: Figure, path: Path, *, caption: str) -> None:
             # 256 colours look the same and take a third of the space. optimize=True would take four
             # seconds in all, for 10 % of the bytes.
             picture = picture_of(fig, density=sharp(fig))
-            image = picture.quantize(256, method=Image.Quantize.MAXCOVERAGE)
+            image = picture.quantize(256, method=Image.Quantize.MEDIANCUT)
             image.save(unfinished, pnginfo=info)
     plt.close(fig)
     print(f"  picture: {paths.shown(path)}")

@@ -22,7 +22,7 @@ from shared import charts
 from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.training.loop import fit
-from shared.visualization_utils import BLUE, GREY, plot_attention
+from shared.visualization_utils import BLUE, GREY, WIDE, plot_attention
 
 LETTERS = 12  # how many there are
 FIRST_INPUT = LETTERS  # what the writer reads before it has written anything
@@ -176,20 +176,24 @@ CLAIMS = (
 
 def picture(results: Results) -> Figure:
     """Left: letters right against length. Right: where the writer with attention looks."""
-    fig, (left, right) = plt.subplots(1, 2, layout="constrained", figsize=(8.4, 4.6))
+    sizes = {"figsize": (WIDE, 3.6), "width_ratios": (4, 5)}
+    fig, (left, right) = plt.subplots(1, 2, layout="constrained", **sizes)
     columns = [f"{length} letters" for length in LENGTHS]
     rows = {
-        "no attention": results.row("none", columns),
+        "no\nattention": results.row("none", columns),
         "attention": results.row("Luong", columns),
     }
-    colors = {"no attention": GREY, "attention": BLUE}
+    colors = {"no\nattention": GREY, "attention": BLUE}
     charts.lines(left, LENGTHS, rows, colors, guess=1 / LETTERS, guess_name="guessing")
-    left.set(xlabel="letters in the string", ylabel="letters copied right", ylim=(0, 1.03))
+    left.set(xlabel="letters in the string", ylim=(0, 1.03))
+    left.set_xticks([4, 12, 24])
     left.yaxis.set_major_formatter(PercentFormatter(1))
-    left.set_title("the longer the string, the more is lost")
-    plot_attention(right, results.shown["weights"], results.shown["letters"])
-    right.set(xlabel="letters read (keys)", ylabel="letters to be written (queries)")
-    right.set_title("attention looks at the letter to write")
+    left.set_title("letters copied right")
+    letters = results.shown["letters"]
+    plot_attention(right, results.shown["weights"], letters, annotate=False, labels=False)
+    right.set_xticklabels(letters, rotation=0, ha="center")
+    right.set(xlabel="letter read", ylabel="letter to write")
+    right.set_title("where attention looks")
     return fig
 
 
@@ -198,8 +202,7 @@ main = Experiment(
     CLAIMS,
     picture,
     title="Without attention most of a long string is lost; with it, each letter is looked up",
-    note="random letters are read, then written again; the writer is told the right one after "
-    f"each · trained {STEPS} steps",
+    note=f"random letters are read, then written again · trained {STEPS} steps",
     answer="Of 24 letters {n[none, 24 letters]:.0%} pass through one vector of 64 numbers, and "
     "{n[Luong, 24 letters]:.0%} pass with attention. The share of what is written first is "
     "higher than that of what is written last by {n[forwards, right letters, lead]:.2f} if the "

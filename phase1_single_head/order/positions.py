@@ -27,7 +27,7 @@ from phase1_single_head.self_attention import SelfAttention
 from shared import charts
 from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE
+from shared.visualization_utils import BLUE, GREEN, GREY, ORANGE, WIDE
 
 COLORS = {"none": GREY, "sinusoidal": BLUE, "learned": ORANGE, "rotary": GREEN}
 STEPS, LENGTH, LONGER = 150, SymbolMover.LENGTH, (32, 64, 128, 256)
@@ -83,29 +83,28 @@ def measure(run: Run) -> Numbers:
 
 
 def picture(results: Results) -> Figure:
-    """Left: a task that asks for a place. Right: one that asks for a distance."""
-    sizes = {"figsize": (8.8, 4.6), "width_ratios": (2, 3)}
-    fig, (near, far) = plt.subplots(1, 2, layout="constrained", **sizes)
+    """Above: a task that asks for a place. Below: one that asks for a distance."""
+    fig, (near, far) = plt.subplots(
+        2, figsize=(WIDE, 5.4), height_ratios=(2, 3), layout="constrained"
+    )
     reversing = {name: results.each(f"{name}, reverse") for name in COLORS}
     guess = {"guess": results.mean["the most frequent symbol"], "guess_name": "guessing"}
     charts.bars(near, reversing, COLORS, number="{:.0%}", **guess)
-    near.set_title(f"write {LENGTH} symbols backwards:\neach must know its place")
+    near.set_title(f"write {LENGTH} symbols backwards: each must know its place")
     columns = ["copy", *(f"copy of {length}" for length in LONGER)]
     copying = {name: results.row(name, columns) for name in COLORS}
-    xlabel = f"symbols in the string (trained on {LENGTH})"
-    far.set(ylim=(0, 1.05), xlabel=xlabel, ylabel="answers right")
+    far.set(ylim=(0, 1.05), xlabel=f"symbols in the string (trained on {LENGTH})")
     far.yaxis.set_major_formatter(PercentFormatter(1))
     charts.lines(far, (LENGTH, *LONGER), copying, COLORS)
-    far.set_title("copy the symbol 3 to the left:\nthe distance is enough")
+    far.set_title("copy the symbol 3 to the left: the distance is enough")
     return fig
 
 
 main = Experiment(
     measure,
     picture=picture,
-    title="Rotary positions know distances, even in longer strings, but not places",
-    note=f"one layer, one head, trained {STEPS} steps on strings of {LENGTH} · share of answers "
-    f"right, in longer strings only those beyond place {LENGTH}",
+    title="Rotary positions know distances, not places",
+    note=f"answers right · one layer, one head, trained {STEPS} steps",
     answer="If a string is to be written backwards, {n[sinusoidal, reverse]:.0%} of the answers "
     "are right with sinusoidal positions, {n[rotary, reverse]:.0%} with rotary ones and "
     "{n[none, reverse]:.0%} with none, where guessing gives {n[the most frequent symbol]:.0%}. If "

@@ -15,9 +15,7 @@ from statistics import fmean
 
 import matplotlib.pyplot as plt
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 
 from phase1_single_head.parts.two_places import TwoPlaces, train_two_places
 from phase1_single_head.parts.undivided import FoldedSelfAttention, UndividedSelfAttention
@@ -25,7 +23,7 @@ from phase1_single_head.self_attention import SelfAttention, masked_softmax
 from shared import charts
 from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.visualization_utils import BLUE, ORANGE, RED, label_ends
+from shared.visualization_utils import BLUE, ORANGE, RED, WIDE
 
 DRAWN = (8, 16, 32, 64, 128)  # d_k of the random vectors, as far as the picture shows them
 SIZES = (*DRAWN, 512)
@@ -45,11 +43,6 @@ VARIANTS = {
     "smaller W_q": FoldedSelfAttention,
 }
 COLORS = {"divided": BLUE, "not divided": RED, "smaller W_q": ORANGE}
-GRADIENTS = {  # as they are measured, and as the picture calls them
-    "mean |dL/dq|": "query, mean",
-    "mean |dL/dscores|": "scores, mean",
-    "median |dL/dq|": "query, median",
-}
 
 
 def random_vectors(d_k: int, divide: bool, seed: int) -> dict[str, float]:
@@ -173,51 +166,19 @@ CLAIMS = (
 )
 
 
-def draw_largest(ax: Axes, results: Results) -> Axes:
-    """Draws how much of the weight one of six keys takes, against d_k."""
-    lines = {way: results.row(f"largest weight, {way}", DRAWN) for way in WAYS}
-    charts.lines(ax, DRAWN, lines, COLORS, guess=1 / NUM_KEYS, guess_name="even")
-    ax.set(ylim=(0, 1.03), xlabel="d_k", ylabel="largest of six weights")
-    ax.set_title("Why? One of six random keys takes most")
-    return ax
-
-
-def draw_gradients(ax: Axes, results: Results) -> Axes:
-    """Draws how long three gradients are, against d_k, divided and not."""
-    ax.set(yscale="log", ylim=(0.03, 1.5), xlabel="d_k", ylabel="gradient at query or scores")
-    not_divided = {}
-    for gradient, name in GRADIENTS.items():
-        not_divided[name] = results.row(f"{gradient}, not divided", DRAWN)
-    charts.lines(ax, DRAWN, not_divided, dict.fromkeys(not_divided, RED))
-    for gradient in GRADIENTS:
-        divided = results.row(f"{gradient}, divided", DRAWN)
-        ax.plot(DRAWN, divided, "o-", color=BLUE, markersize=5, linewidth=2, clip_on=False)
-    label_ends(ax, {"divided: all": (DRAWN[-1], divided[-1], BLUE)})
-    ax.set_yticks([0.05, 0.1, 0.2, 0.5, 1], ["0.05", "0.1", "0.2", "0.5", "1"])
-    ax.set_title("Not divided, two of three gradients shrink")
-    return ax
-
-
-def draw_learned(ax: Axes, results: Results, names: dict[str, str], d_k: int) -> Axes:
-    """Draws what is learned at each learning rate; names: variant -> the name of its numbers."""
-    rates = RATES[d_k]
-    columns = [f"rate {rate}" for rate in rates]
-    lines = {variant: results.row(name, columns) for variant, name in names.items()}
-    charts.lines(ax, rates, lines, COLORS, guess=1 / TwoPlaces.SYMBOLS, guess_name="guessing")
-    ax.set(ylim=(0, 1.03), xlabel="learning rate", ylabel="answers right")
-    ax.yaxis.set_major_formatter(PercentFormatter(1))
-    ax.set_title(f"A head of d_k = {d_k} after {STEPS} steps")
-    return ax
-
-
 def picture(results: Results) -> Figure:
-    """Above: training, at two sizes of d_k. Below: random vectors."""
-    panels = [["large", "small"], ["weight", "gradient"]]
-    fig, axes = plt.subplot_mosaic(panels, figsize=(9.6, 7.4), layout="constrained")
-    draw_learned(axes["large"], results, {variant: variant for variant in VARIANTS}, LARGE)
-    draw_learned(axes["small"], results, {variant: at_small(variant) for variant in WAYS}, SMALL)
-    draw_largest(axes["weight"], results)
-    draw_gradients(axes["gradient"], results)
+    """Above: what heads of the larger size learn, each at its best rate. Below: random vectors."""
+    fig, (learned, start) = plt.subplots(
+        2, figsize=(WIDE, 5), height_ratios=(3, 5), layout="constrained"
+    )
+    values = {name: results.each(f"{name}, best rate") for name in VARIANTS}
+    guess = {"guess": 1 / TwoPlaces.SYMBOLS, "guess_name": "guessing"}
+    charts.bars(learned, values, COLORS, number="{:.0%}", **guess)
+    learned.set_title(f"answers right after {STEPS} steps")
+    lines = {way: results.row(f"largest weight, {way}", DRAWN) for way in WAYS}
+    charts.lines(start, DRAWN, lines, COLORS, guess=1 / NUM_KEYS, guess_name="even")
+    start.set(ylim=(0, 1.03), xlabel="d_k", ylabel="largest weight")
+    start.set_title("before training, one of six random keys takes most")
     return fig
 
 
@@ -226,8 +187,8 @@ main = Experiment(
     CLAIMS,
     picture,
     title="Without the division by √d_k a head of d_k = 64 learns little",
-    note="above: one head must look at two places at once; learning rates of AdamW · "
-    "below: untrained\nsmaller W_q: not divided, but W_q starts smaller by √d_k",
+    note="above: trained, each head at its best learning rate; smaller W_q:\nnot divided, but W_q "
+    "starts smaller by √d_k · below: untrained",
     answer="It keeps softmax from giving one key nearly all the weight, and so it keeps the "
     "gradients at the scores from fading as d_k grows. After training, a head of d_k = 64 gets "
     "{n[divided, best rate]:.0%} of its answers right with the division, and "

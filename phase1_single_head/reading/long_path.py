@@ -20,7 +20,7 @@ from phase1_single_head.self_attention import SelfAttention
 from shared import charts
 from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.visualization_utils import BLUE, GREEN, GREY, HIDDEN, ORANGE, PURPLE, QUIET, RED
+from shared.visualization_utils import BLUE, GREEN, GREY, HIDDEN, ORANGE, PURPLE, QUIET, RED, WIDE
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 512)
 LONGEST = max(LENGTHS)
@@ -152,7 +152,7 @@ CLAIMS = (
 
 def picture(results: Results) -> Figure:
     """What arrives, against length; a line that ends in the grey goes on falling."""
-    fig, ax = plt.subplots(figsize=(8.2, 5), layout="constrained")
+    fig, ax = plt.subplots(figsize=(WIDE, 4.6), layout="constrained")
     ax.set(yscale="log", ylim=(BOTTOM / 30, 30), xlabel="words in the text")
     ax.axhspan(BOTTOM / 30, GONE, color=HIDDEN, linewidth=0)
     columns = [f"{length} words" for length in LENGTHS]
@@ -165,8 +165,8 @@ def picture(results: Results) -> Figure:
     charts.lines(ax, LENGTHS, lines, COLORS)
     powers = ["1", "a thousandth", "a millionth", "a billionth"]
     ax.set_yticks([1, 1e-3, 1e-6, 1e-9], powers)
-    ax.set_ylabel("how far the last output moves\nif the first word is nudged")
-    ax.text(LENGTHS[0], GONE / 10, "  as good as nothing", color=QUIET, va="center")
+    ax.set_title("how far the last output moves if the first word is nudged")
+    ax.text(LENGTHS[0], BOTTOM, " as good as nothing", color=QUIET, va="center")
     return fig
 
 
@@ -174,11 +174,9 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="A nudge to the first word dies out in an RNN and in a usual LSTM;\n"
-    "attention, and an LSTM with open gates (bias 5), pass it on",
-    note="bias: of the forget gates, the higher the more is kept · x + attention: with a residual "
-    "connection\n"
-    f"untrained, torch's initial weights, vectors of {SIZE} numbers, median of {NUM_DRAWS} draws",
+    title="In an RNN and a usual LSTM a nudge to the first word dies out; attention passes it on",
+    note="bias: of the forget gates; at 5 they start wide open\nx + attention: with a residual "
+    f"connection · untrained, median of {NUM_DRAWS} draws",
     answer="That depends on the layer. Of all that moves the last output, the first of 512 words "
     "is {n[attention, even shares of the first of 512]:.1f} times an even share in attention, "
     "{n[LSTM, bias 5, even shares of the first of 512]:.1f} times in an LSTM whose gates start "

@@ -221,10 +221,11 @@ def test_pictures_draw_the_numbers_of_the_hidden_word(trained):
     _, axes = plt.subplot_mosaic(visualize.LAYOUT)
     visualize.draw_panels(axes, flow)
     weighted = flow.weights[:, None] * flow.values
-    for panel, numbers in {"keys": flow.keys, "values": flow.values, "weighted": weighted}.items():
-        near(axes[panel].images[0].get_array().data, numbers, share=1e-5)
-    bars = [bar.get_width() for bar in axes["scores"].patches]
-    near(bars, flow.scores, share=1e-5)
+    for panel, numbers in {"keys": flow.keys, "mixed": weighted}.items():
+        drawn = axes[panel].collections[0].get_array()
+        near(drawn, numbers[:, : visualize.SHOWN], share=1e-5)
+    bars = [bar.get_width() for bar in axes["weights"].patches]
+    near(bars, flow.weights, share=1e-5)
     plt.close("all")
 
 

@@ -76,7 +76,7 @@ def test_names_at_the_ends_of_lines_do_not_lie_on_each_other(tmp_path):
     ax.set(xlim=(0, 1), ylim=(0, 1))
     names = {"one": 0.5, "two": 0.501, "three\nin two lines": 0.49, "four": 0.9}
     label_ends(ax, {name: (1, y, BLUE) for name, y in names.items()})
-    headline(fig, "A title of\ntwo lines takes room", "a note")
+    headline(fig, "Two\nlines", "a note")
     with watched_texts() as seen:
         fig.savefig(tmp_path / "a.png", dpi=fig.dpi)
     boxes = {text: box for text, _, box in seen[fig].values()}
