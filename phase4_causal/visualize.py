@@ -8,57 +8,63 @@ Writes causal_mask.png and bidirectional_vs_causal.png to visualizations/plots/p
 
 import matplotlib.pyplot as plt
 import torch
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from torch import Tensor
 
 from phase2_multi_head.models import load_multi_head_model
-from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.models import with_attention
 from shared import cli
-from shared.attention_utils import causal_mask, document_mask, normalized_entropy, padding_mask
-from shared.grammar.roles import NO_NAME, head_names
+from shared.attention_utils import causal_mask, normalized_entropy, padding_mask
 from shared.toy_model import weights_on_sentence
 from shared.training.recipes import Trained
 from shared.visualization_utils import (
-    frame_cell,
+    INK,
+    ORANGE,
+    WIDE,
     headline,
     name_axes,
     plot_attention,
     plot_mask,
-    role_color,
     save_plot,
     token_labels,
 )
 
 
-def draw_combined(fig: SubFigure) -> None:
-    """Two rows of three masks of 8 places each, to be read as: this & this = both."""
-    causal = causal_mask(8)
-    no_filler = padding_mask(torch.tensor([6]), 8)[0, 0].expand(8, 8)  # (1, 1, 1, T) -> (T, T)
-    same_text = document_mask(torch.arange(8) // 5)
-    rows = {"no filler": no_filler, "same text": same_text}
-    for panels, (name, other) in zip(fig.subplots(2, 3), rows.items(), strict=True):
-        masks = {"nothing later": causal, name: other, "both": causal & other}
-        for ax, sign, (title, mask) in zip(panels, ("", "&", "="), masks.items(), strict=True):
-            plot_mask(ax, mask).set_title(title, fontsize=10, pad=6)
-            ax.set(xticks=[], yticks=[])
-            ax.text(-0.17, 0.5, sign, transform=ax.transAxes, fontsize=18, ha="center", va="center")
-
-
 def draw_masks(words: list[str]) -> tuple[Figure, str]:
-    """The causal mask of the sentence, and beside it how masks combine."""
-    fig = plt.figure(figsize=(9.6, 5), layout="constrained")
-    own, combined = fig.subfigures(1, 2, width_ratios=(1, 1.15), wspace=0.05)
+    """The causal mask of the sentence, and beside it how two masks combine."""
+    fig = plt.figure(figsize=(WIDE, 4.2), layout="constrained")
+    own, combined = fig.subfigures(1, 2, width_ratios=(3.2, 1))
     ax = plot_mask(own.subplots(), causal_mask(len(words)), token_labels(words))
-    ax.tick_params(labelsize=10 if len(words) <= 10 else 8)
     plt.setp(ax.get_xticklabels(), rotation=45, ha="left", rotation_mode="anchor")
     name_axes(ax)
-    draw_combined(combined)
-    title = "A word may see itself and what comes before, and two masks combine with “and”"
-    note = "blue: may attend · hatched: hidden · right: 8 places, queries ↓, keys → · no model"
-    headline(fig, title, note)
-    masks = "The causal mask of the sentence; beside it with a padding and a document mask."
-    return fig, f"{title}. {masks}"
+    no_filler = padding_mask(torch.tensor([4]), 6)[0, 0].expand(6, 6)  # (1, 1, 1, T) -> (T, T)
+    masks = {
+        "nothing later": causal_mask(6),
+        "and no filler": no_filler,
+        "= both": causal_mask(6) & no_filler,
+    }
+    for ax, (title, mask) in zip(combined.subplots(3), masks.items(), strict=True):
+        plot_mask(ax, mask).set_title(title, fontsize=10)
+        ax.set(xticks=[], yticks=[])
+    title = "A word may see itself and what comes before"
+    headline(fig, title, "blue: may attend · hatched: hidden · no model")
+    return fig, f"{title}. The causal mask of the sentence; beside it with a padding mask."
+
+
+def mark_row(ax: Axes, weights: Tensor, row: int) -> None:
+    """Frame a row of a heatmap (T, T), and write its weights into the cells if there is room."""
+    length = len(weights)
+    frame = {"fill": False, "edgecolor": ORANGE, "linewidth": 2.5, "zorder": 4}
+    ax.add_patch(Rectangle((0, row), length, 1, **frame))
+    if length > 7:
+        return
+    for column, weight in enumerate(weights[row].tolist()):
+        if weight > 0:
+            style = {"ha": "center", "va": "center", "color": "white" if weight > 0.5 else INK}
+            ax.text(column + 0.5, row + 0.5, f"{weight:.2f}".lstrip("0"), **style)
 
 
 def draw_comparison(trained: Trained, words: list[str]) -> tuple[Figure, str]:
@@ -74,21 +80,24 @@ def draw_comparison(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     if j > i:  # a word alone has no later one
         title = f'"{words[i]}" looks ahead at "{words[j]}": {full[head, i, j]:.2f}. '
         title += "The mask makes that 0"
-    name = head_names(trained, MultiHeadAttention)[0][head]
-    side = 4.0 if len(words) <= 10 else 4.5
-    fig, (left, right) = plt.subplots(1, 2, figsize=(2 * side, side + 1.0), layout="constrained")
-    fig.get_layout_engine().set(h_pad=0.15)
-    plot_attention(left, full[head], words).set_title("no mask", pad=10)
-    plot_attention(right, masked[head], words, mask=mask).set_title("with the mask", pad=10)
-    right.set_ylabel("")
+    fig, (left, right) = plt.subplots(1, 2, figsize=(WIDE, 3.9), layout="constrained")
+    plot_attention(left, full[head], words, annotate=False).set_title("no mask", pad=8)
+    plot_attention(right, masked[head], words, mask=mask, annotate=False)
+    right.set_title("with the mask", pad=8)
+    right.set(ylabel="", yticks=[])
+    note = ""
     if j > i:
-        for ax in (left, right):
-            frame_cell(ax, i, j, role_color(name))
+        mark_row(left, full[head], i)
+        mark_row(right, masked[head], i)
+        rest = full[head, i, : i + 1].sum()
+        note = f"of the framed row {rest:.3f} is left, and becomes 1: "
+        note += f"{full[head, i, i]:.3f} / {rest:.3f} = {masked[head, i, i]:.2f}\n"
     before = normalized_entropy(full[head]).nanmean()
     after = normalized_entropy(masked[head], mask).nanmean()
-    role = "" if name == NO_NAME else f', "{name}"'
-    entropies = f"normalised entropy {before:.2f} and {after:.2f}"
-    headline(fig, title, f"one head of layer 0{role}, {trained.label} · {entropies}", 12)
+    note += (
+        f"layer 0 head {head}, {trained.label} · normalised entropy {before:.2f} and {after:.2f}"
+    )
+    headline(fig, title, note)
     cells = "Two maps of one head; in the second the cells above the diagonal are hidden."
     return fig, f"{title}. {cells}"
 

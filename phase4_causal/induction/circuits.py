@@ -11,7 +11,6 @@ patching puts what it gave for another text into one receiver only.
 
 import matplotlib.pyplot as plt
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -20,6 +19,7 @@ from phase4_causal.induction.induction_scores import (
     HEADS_A_LAYER,
     NAMED_FROM,
     NUM_SEQUENCES,
+    SYMBOLS,
     TRAINING_STEPS,
     exchanged_words,
     generator,
@@ -37,15 +37,14 @@ from phase4_causal.induction.word_tables import (
     on_diagonal,
     says,
 )
-from shared import charts
 from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import composed
 from shared.toy_language import decode
 from shared.toy_model import ToyTransformer
-from shared.visualization_utils import BLUE, GREY, WEIGHT_MAP
+from shared.visualization_utils import WEIGHT_MAP, WIDE
 
-DRAWN = 12  # of the 64 words
+DRAWN = 10  # of the 64 words
 RANDOM = 100  # pairs of random matrices
 TEXTS = 200  # in which words are exchanged
 
@@ -91,14 +90,13 @@ def measure(run: Run) -> Numbers:
     induction_head = int(matching.argmax())
     previous = before >= NAMED_FROM
     match = looks_for(model, induction_head)
-    adds = says(model, induction_head)
-    run.shown.update(match=match, adds=adds)
+    run.shown["match"] = match
     networks = trained_repeater(run, networks=True)
     with_networks = [on_diagonal(looks_for(networks, head)) for head in range(HEADS_A_LAYER)]
     tokens = repeated_sequences(NUM_SEQUENCES, generator(run.seed, 1))
     numbers = {
         "looks for the word before": on_diagonal(match),
-        "says the word it looks at": on_diagonal(adds),
+        "says the word it looks at": on_diagonal(says(model, induction_head)),
         "looks for the word before with feed-forward": max(with_networks),
         "previous-token heads": int(previous.sum()),
         "wrong without previous-token heads": quality_without(model, tokens, 0, previous).wrong,
@@ -138,34 +136,21 @@ CLAIMS = (
 )
 
 
-def draw_table(ax: Axes, table: Tensor) -> None:
-    """Draws the first words of a table: white at one deviation above its mean, dark at three."""
-    values = centred(table)
-    shown = (values / values.std())[:DRAWN, :DRAWN]
-    ax.imshow(shown.numpy(), vmin=1, vmax=3, cmap=WEIGHT_MAP)
+def picture(results: Results) -> Figure:
+    """Draws for which words the induction head looks: the first words of its table.
+
+    White: one deviation above the table's mean; dark: three.
+    """
+    values = centred(results.shown["match"])
+    table = (values / values.std())[:DRAWN, :DRAWN]
+    fig, ax = plt.subplots(figsize=(WIDE, 4.4), layout="constrained")
+    ax.imshow(table.numpy(), vmin=1, vmax=3, cmap=WEIGHT_MAP)
     words = decode(TASK_WORDS[:DRAWN])
     ax.set_xticks(range(DRAWN), words, rotation=90)
     ax.set_yticks(range(DRAWN), words)
-    ax.tick_params(length=0, pad=2, labelsize=9)
+    ax.tick_params(length=0, labelsize=11)
     ax.spines[:].set_visible(False)
-
-
-def picture(results: Results) -> Figure:
-    """Draws both tables of the best induction head, and what it reads."""
-    shape = {"figsize": (9.2, 4.6), "width_ratios": (1.2, 1.2, 1)}
-    fig, (match, adds, parts) = plt.subplots(1, 3, **shape, layout="constrained")
-    draw_table(match, results.shown["match"])
-    match.set(xlabel="word before the place", ylabel="word that looks")
-    match.set_title("it looks for a place\nafter the same word", fontsize=12)
-    draw_table(adds, results.shown["adds"])
-    adds.set(xlabel="word it says", ylabel="word it looks at")
-    adds.set_title("it says\nthe word it looks at", fontsize=12)
-    colors = {"its queries": GREY, "its keys": BLUE, "its values": GREY}
-    rows = {name: results.each(name.replace("its", "composition,")) for name in colors}
-    chance = results.mean["composition, random"]
-    charts.bars(parts, rows, colors, guess=chance, guess_name=f"highest of\n{RANDOM} random")
-    parts.spines["bottom"].set_visible(False)
-    parts.set_title("it reads the other head\nthrough its keys", fontsize=12)
+    ax.set(xlabel="word before a position", ylabel="word that looks there")
     return fig
 
 
@@ -173,10 +158,8 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="The weights alone, without any text, tell what a copying head looks for and says",
-    note="A dark diagonal: each word goes with itself. White: average, dark: far above it "
-    f"({DRAWN} of 64 words)\nright: how much of what the previous-token head of layer 0 writes is "
-    f"read, beside random matrices · trained {TRAINING_STEPS} steps",
+    title="The weights alone tell that a copying head\nlooks for what came after its own word",
+    note=f"the darker, the more · {DRAWN} of {SYMBOLS} words · trained {TRAINING_STEPS} steps",
     answer="One can ask the weights of attention: they match the word before for "
     "{n[looks for the word before]:.0%} of the words. With the feed-forward networks counted in, "
     "it is {n[looks for the word before with feed-forward]:.0%}",

@@ -48,13 +48,14 @@ from shared.visualization_utils import (
     GREY,
     QUIET,
     RED,
+    WIDE,
     frame_cell,
     label_ends,
     plot_attention,
 )
 
 LOOK_EVERY = 10  # steps
-DRAWN = 6  # words of the block in the picture
+DRAWN = 4  # words of the block in the picture
 GUESS = math.log(SYMBOLS)  # loss of a guess among all words
 
 # Of 24 different words the places that make a text: a block of 16, then its second half.
@@ -239,7 +240,7 @@ def draw_losses(ax: Axes, losses: list[float], losses_of_one: list[float]) -> No
         ends[name] = (steps[-1], track[-1] + 0.2, color)
     ax.axhline(GUESS, color=QUIET, linewidth=0.8, linestyle=":")
     ax.text(steps[-1], GUESS + 0.05, f"a guess among {SYMBOLS} words", color=QUIET)
-    ax.set(xlabel="step", ylabel="loss on the repeated part, nats", ylim=(0, 6), xlim=(0, None))
+    ax.set(xlabel="step", ylabel="loss, nats", ylim=(0, 6), xlim=(0, None))
     label_ends(ax, ends, size=10)
 
 
@@ -251,13 +252,12 @@ def draw_best_head(ax: Axes, model: ToyTransformer, layer: int, head: int) -> No
     words = decode(tokens[0].tolist())
     weights = layers[layer][0, head]  # (1, H, T, T) -> (T, T)
     plot_attention(ax, weights, words, mask=causal_mask(2 * DRAWN), annotate=False)
-    ax.tick_params(labelsize=11)
     if layer:
         framed = after_earlier_occurrence(tokens)
-        ax.set_title("layer 1: what came next (framed)", pad=8)
+        ax.set(title="what came next", ylabel="", yticks=[])
     else:
         framed = before_in_first_copy(tokens)
-        ax.set_title("layer 0: the word before (framed)", pad=8)
+        ax.set_title("the word before")
     for row, column in framed[0].nonzero().tolist():
         frame_cell(ax, row, column, RED, linewidth=1.6)
 
@@ -265,7 +265,7 @@ def draw_best_head(ax: Axes, model: ToyTransformer, layer: int, head: int) -> No
 def picture(results: Results) -> Figure:
     """Draws losses while training, and beneath it the best head of each kind."""
     fig, axes = plt.subplot_mosaic(
-        "LL;01", figsize=(9, 8.2), layout="constrained", height_ratios=(3.6, 7)
+        "LL;01", figsize=(WIDE, 6), layout="constrained", height_ratios=(2.2, 3.4)
     )
     shown = results.shown
     draw_losses(axes["L"], shown["losses"], shown["losses_of_one"])
@@ -279,7 +279,7 @@ main = Experiment(
     CLAIMS,
     picture,
     title="Two layers learn to look up what came next, one layer does not",
-    note=f"trained {TRAINING_STEPS} and {2 * TRAINING_STEPS} steps · the best head of each kind",
+    note=f"maps: heads of layer 0 and 1 · trained {TRAINING_STEPS} and {2 * TRAINING_STEPS} steps",
     answer="One layer can hand on the word before, and a second one can look it up. The loss of "
     "two layers falls to {n[loss, two layers]:.2f}, and that of one layer, trained for twice the "
     "steps, to {n[loss, one layer]:.2f}",

@@ -22,7 +22,7 @@ from shared.attention_utils import also_causal
 from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.training.loop import fit
-from shared.visualization_utils import BLUE, GREY, QUIET
+from shared.visualization_utils import BLUE, GREY, QUIET, WIDE
 
 KEYS, VALUES = 64, 64  # symbols: keys first, values after them
 D_MODEL, HEADS = 32, 4
@@ -168,7 +168,7 @@ CLAIMS = (
 
 def picture(results: Results) -> Figure:
     """Draws a bar for each model in the longest texts, where the models differ most."""
-    fig, ax = plt.subplots(figsize=(8, 3.8), layout="constrained")
+    fig, ax = plt.subplots(figsize=(WIDE, 3.6), layout="constrained")
     shares, colors = {}, {}
     for name, (kinds, _) in MODELS.items():
         label = name.replace(", twice", ",\ntwice")
@@ -187,12 +187,8 @@ main = Experiment(
     picture,
     title="Two delta layers find fewer values than two softmax layers;\n"
     "one of each finds nearly all",
-    note="A softmax layer keeps every pair; a delta layer keeps a matrix of fixed size. Blue: one "
-    "of each. In texts of 16 pairs\ntwo delta layers find "
-    "{n[two delta layers, twice the steps, 16 pairs]:.0%}, of 8 pairs "
-    "{n[two delta layers, twice the steps, 8 pairs]:.0%} · "
-    f"{HEADS} heads, keys of {D_K} numbers, trained {STEPS} steps, "
-    f"two delta layers {TWICE_THE_STEPS}",
+    note=f"blue: one of each · {HEADS} heads, keys of {D_K} numbers\n"
+    f"trained {STEPS} steps, two delta layers {TWICE_THE_STEPS}",
     answer="Of 32 pairs a delta and a softmax layer find {n[delta, then softmax, 32 pairs]:.0%}, "
     "and two delta layers, trained for twice the steps, find "
     "{n[two delta layers, twice the steps, 32 pairs]:.0%}",

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase4_causal.models import load_causal_model
+from shared import charts
 from shared.attention_utils import local_mask, strided_mask
 from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
@@ -19,7 +20,7 @@ from shared.grammar.best_reader import next_word_floor
 from shared.toy_language import PAD_ID, Sentence
 from shared.toy_model import ToyTransformer
 from shared.training.objectives import corpus, to_batch
-from shared.visualization_utils import BLUE, ORANGE, QUIET, readable
+from shared.visualization_utils import BLUE, GREY, QUIET, WIDE
 
 WINDOWS = (1, 2, 4, 8)  # words before the word itself
 EVERY = 4  # the stride
@@ -71,33 +72,23 @@ def measure(run: Run) -> Numbers:
 
 
 def picture(results: Results) -> Figure:
-    """Draws nats a word against the window, with the strides beside it and two lines to compare."""
-    nats = {name.removesuffix(", nats"): loss for name, loss in results.mean.items()}
-    fig, ax = plt.subplots(figsize=(8, 4.2), layout="constrained")
-    losses = [nats[f"window {size}"] for size in WINDOWS]
-    ax.plot(range(len(WINDOWS)), losses, "o-", color=BLUE, linewidth=2, markersize=6)
-    ax.text(0.08, losses[0], "a window of the words before", va="bottom", color=readable(BLUE))
-    labels = [f"{size} back" for size in WINDOWS]
-    for name, text in {FAR: f"every\n{EVERY}th", BOTH: f"1 and\nevery {EVERY}th"}.items():
-        ax.plot(len(labels), nats[name], "D", color=ORANGE, markersize=8)
-        labels.append(text)
-    right_end = len(labels) - 0.5
-    levels = {FULL: (nats[FULL], 9), "no model can be better": (nats["the grammar"], -9)}
-    for text, (level, points_up) in levels.items():
-        ax.axhline(level, color=QUIET, linewidth=1, linestyle=":", zorder=0)
-        above = {"xytext": (0, points_up), "textcoords": "offset points"}
-        ax.annotate(text, (right_end, level), **above, ha="right", va="center", color=QUIET)
-    ax.set_xticks(range(len(labels)), labels)
-    ax.set(xlim=(-0.3, right_end), ylim=(min(nats["the grammar"], nats[FULL]) - 0.2, None))
-    ax.set(xlabel="which earlier words a word may see", ylabel="loss, nats a word")
+    """Draws nats a word through each window, and without one."""
+    fig, ax = plt.subplots(figsize=(WIDE, 3.2), layout="constrained")
+    names = {f"{size} before": f"window {size}" for size in WINDOWS} | {"all before": FULL}
+    losses = {label: results.each(f"{name}, nats") for label, name in names.items()}
+    colors = dict.fromkeys(losses, GREY) | {"4 before": BLUE}
+    charts.bars(ax, losses, colors)
+    ax.tick_params(labelsize=11)
+    ax.spines.bottom.set_visible(False)
+    ax.set_title("nats lost a word, by how many words it sees", color=QUIET)
     return fig
 
 
 main = Experiment(
     measure,
     picture=picture,
-    title="Through a window of 4 words the model answers nearly as well as with all of them",
-    note="{shown[model]} on all earlier words, never through such a mask · less is better",
+    title="Through a window of 4 words the model answers\nnearly as well as with all of them",
+    note="{shown[model]} on all earlier words, never through such a mask",
     answer="A trained model loses {n[window 4, nats]:.2f} nats a word through a window of 4, and "
     "{n[all earlier words, nats]:.2f} when it sees all earlier words",
     uses="--seed --seeds --quick --device --retrain --d-model --heads --layers",

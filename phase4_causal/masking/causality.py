@@ -27,7 +27,7 @@ from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_language import START, START_ID, encode
 from shared.toy_model import MakeAttention, ToyTransformer, recorded_outputs
-from shared.visualization_utils import QUIET, RED, plot_mask, readable, token_labels
+from shared.visualization_utils import QUIET, RED, WIDE, plot_mask, readable, token_labels
 
 
 class WithMask(nn.Module):
@@ -105,22 +105,19 @@ def measure(run: Run) -> Numbers:
 
 
 def picture(results: Results) -> Figure:
-    """Draws a panel for the causal modules, which must all look alike, and one for each mistake."""
+    """Draws what reaches what in the causal modules, all in one panel, and under one mistake."""
     labels = token_labels([START, *results.options.words])
-    panels = {f"right:\n{len(CAUSAL)} causal modules": list(CAUSAL)}
-    for name in PLANTED:
-        panels[name.replace(": ", ":\n")] = [name]
-    fig, axes = plt.subplots(1, len(panels), figsize=(9, 4.2), layout="constrained")
+    panels = {"right": list(CAUSAL), "one place too far": ["mistake: one too far right"]}
+    fig, axes = plt.subplots(1, 2, figsize=(WIDE, 4.4), layout="constrained")
     for ax, (title, names) in zip(axes, panels.items(), strict=True):
         reached = torch.stack([results.shown[name] for name in names]).any(dim=0)
         plot_mask(ax, reached, labels, wrong=~causal_mask(len(labels)))
-        ax.tick_params(axis="x", labelrotation=90)
+        plt.setp(ax.get_xticklabels(), rotation=45, ha="left", rotation_mode="anchor")
         moved = max(results.mean[f"{name}, moves by"] for name in names)
         style = {"color": readable(RED), "weight": "bold"} if moved else {}
-        ax.set_xlabel(f"{title}\nmoves by {moved:.2g}", fontsize=11, **style)
-        if ax is not axes[0]:
-            ax.set(xticks=[], yticks=[])
-    axes[0].set_ylabel("place that answers", color=QUIET)
+        ax.set_xlabel(f"{title}:\nmoves by {moved:.2g}", fontsize=12, **style)
+    axes[0].set_ylabel("position that answers", color=QUIET)
+    axes[1].set(yticks=[])
     return fig
 
 
@@ -129,9 +126,8 @@ main = Experiment(
     picture=picture,
     title="With a right causal mask a later word moves an earlier answer by exactly "
     "{shown[leak]:.3g}",
-    note="One word is changed (column): which places answer otherwise (row)? blue: they do · red: "
-    "they do, and the word comes later · hatched: no\nmoves by: the largest change of an earlier "
-    "answer, in logits · untrained models of one layer: training opens no path",
+    note="one word is changed (column): blue and red answers (rows) change\n"
+    "moves by: the largest change of an earlier answer, in logits · untrained",
     answer="{shown[yes_or_no]}: in the causal modules a later word moves an earlier answer by "
     "{shown[leak]:.3g}, and with a mask that reaches one place too far by "
     "{n[mistake: one too far right, moves by]:.2f} logits",

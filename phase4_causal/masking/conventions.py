@@ -21,7 +21,7 @@ from phase1_single_head.self_attention import masked_softmax
 from shared.attention_utils import causal_mask, padding_mask
 from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.visualization_utils import BLUE, QUIET, plot_cells
+from shared.visualization_utils import BLUE, QUIET, WIDE, plot_cells
 
 LENGTH, NUM_SCORES = 6, 500
 LENGTHS = torch.tensor([6, 4])  # two sequences, the second with two words of padding
@@ -92,18 +92,20 @@ def measure(run: Run) -> Numbers:
 
 def picture(results: Results) -> Figure:
     """Draws a row for how the mask is written, a column for how it is read; darker: more leaks."""
-    fig, ax = plt.subplots(figsize=(8.6, 4.2), layout="constrained")
+    fig, ax = plt.subplots(figsize=(WIDE, 3.8), layout="constrained")
     masses = [results.row(written, READ) for written in WRITTEN]
     texts = []
     for row in masses:
         texts.append(
             ["right" if mass == 0 else f"{mass:.2f}".replace("nan", "NaN") for mass in row]
         )
-    columns = [textwrap.fill(name, 13) for name in READ]
-    plot_cells(ax, torch.tensor(masses), texts, list(WRITTEN), columns)
+    rows = [textwrap.fill(name, 10) for name in WRITTEN]
+    columns = [textwrap.fill(name, 10) for name in READ]
+    plot_cells(ax, torch.tensor(masses), texts, rows, columns)
     for cell in ax.texts:
         if cell.get_text() == "right":
             cell.set(color=BLUE, weight="bold")
+    ax.tick_params(labelsize=10)
     ax.set_xlabel("the code reads it as", color=QUIET, labelpad=8)
     ax.xaxis.set_label_position("top")
     ax.set_ylabel("the mask is written as", color=QUIET)
@@ -114,8 +116,8 @@ main = Experiment(
     measure,
     picture=picture,
     title="{shown[leaks]} of 20 ways to hand a mask to other code leak the future without an error",
-    note="numbers: share of a row's weight on later words; without any mask {shown[no mask]:.2f} "
-    "· random scores",
+    note="a number: how much of a row's weight goes to later words\n"
+    "(without a mask {shown[no mask]:.2f}) · random scores, no model",
     answer="A mask is written in four ways and read in five: of these 20 mixtures {shown[right]} "
     "are right, and none of the others raises an error. NaN comes from queries that see no key: "
     f"{{n[rows with NaN, padding on the left]:.0f}} of {2 * LENGTH} rows if padding stands on the "

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared.attention_utils import causal_mask
+from shared.attention_utils import causal_mask, normalized_entropy
 from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.scores import with_relations
@@ -24,7 +24,7 @@ from shared.toy_language import END_ID, PAD_ID, START_ID, TOY_SENTENCE, Sentence
 from shared.toy_model import ToyTransformer
 from shared.training.loop import fit
 from shared.training.objectives import corpus, to_batch
-from shared.visualization_utils import plot_attention
+from shared.visualization_utils import ORANGE, WIDE, frame_cell, plot_attention
 
 STEPS, BATCH = 400, 32
 
@@ -89,7 +89,10 @@ def measure(run: Run) -> Numbers:
     looks_at = source.gather(1, across[:, 0].argmax(dim=-1))  # (B, 1, T, S) -> (B, T): a word
     is_word = target[:, 1:] > END_ID
     source, _ = tasks([with_relations(TOY_SENTENCE.split())])
-    run.shown["rewritten"] = rewrite(model, source)
+    rewritten, (*_, across) = rewrite(model, source)
+    weights = across[0, 0]  # (1, 1, T, S) -> (T, S)
+    entropy = normalized_entropy(weights).mean().item()
+    run.shown.update(said=decode(rewritten[0])[1:], weights=weights, entropy=entropy)
     return {
         "sentences right": right.all(dim=1).double().mean().item(),
         "looks at the word": (looks_at == written[:, 1:])[is_word].double().mean().item(),
@@ -97,30 +100,24 @@ def measure(run: Run) -> Numbers:
 
 
 def picture(results: Results) -> Figure:
-    """Draws the three maps of the toy sentence; the last has a row for each word that is said."""
-    written, maps = results.shown["rewritten"]
-    source, written = TOY_SENTENCE.split(), decode(written[0])
-    read, said = written[:-1], written[1:]
-    words = {
-        "encoder": (source, source),
-        "decoder, masked": (read, read),
-        "cross-attention": (said, source),
-    }
-    fig, axes = plt.subplots(1, 3, figsize=(7.4, 3.6), layout="constrained")
-    for ax, name, weights in zip(axes, words, maps, strict=True):
-        mask = weights[0, 0] > 0
-        plot_attention(ax, weights[0, 0], *words[name], mask=mask, annotate=False, labels=False)
-        ax.tick_params(labelsize=10)
-        ax.set_xlabel(name)
+    """Draws where the decoder looks in the toy sentence: a row for each word that it says."""
+    fig, ax = plt.subplots(figsize=(WIDE, 4.2), layout="constrained")
+    weights, said, source = results.shown["weights"], results.shown["said"], TOY_SENTENCE.split()
+    plot_attention(ax, weights, said, source, annotate=False)
+    for row, column in enumerate(weights.argmax(dim=-1).tolist()):
+        if said[row] == source[column]:
+            frame_cell(ax, row, column, ORANGE)
+    ax.set(xlabel="word of the source", ylabel="word that is said")
     return fig
 
 
 main = Experiment(
     measure,
     picture=picture,
-    title="To say a word, the decoder looks at this word in the source",
-    note="a row asks, a column is asked; the darker, the more weight; hatched: hidden\n"
-    f"trained {STEPS} steps; it writes {{n[sentences right]:.1%}} of new sentences correctly",
+    title="To say a word, the decoder looks at it in the source",
+    note=f"framed: the same word · trained {STEPS} steps · "
+    "normalised entropy {shown[entropy]:.2f}\n"
+    "it writes {n[sentences right]:.1%} of new sentences correctly",
     answer="It writes {n[sentences right]:.1%} of new sentences without a mistake, and in "
     "{n[looks at the word]:.1%} of its steps it looks at the word that it says",
 )

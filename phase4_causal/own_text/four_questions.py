@@ -9,9 +9,7 @@ the next character of the text, in as many steps.
     python phase4_causal/own_text/four_questions.py --text FILE
 """
 
-import matplotlib.pyplot as plt
 import torch
-from matplotlib.figure import Figure
 
 from phase1_single_head.models import SINGLE_HEAD_RECIPE, make_single_head
 from phase2_multi_head.models import ONE_LAYER_RECIPE
@@ -44,14 +42,13 @@ from phase4_causal.own_text.characters import (
 )
 from phase4_causal.own_text.repeated_text import read_twice
 from shared.claims import Claim, Numbers
-from shared.experiment import Experiment, Results, Run
+from shared.experiment import Experiment, Run
 from shared.grammar.best_reader import excess_loss, questions
 from shared.toy_language import SPECIAL
 from shared.toy_model import MakeAttention
 from shared.training.checkpoints import trained_model
 from shared.training.objectives import corpus
 from shared.training.recipes import Recipe, variant
-from shared.visualization_utils import BLUE, HIDDEN, INK
 
 EARLY_STEPS = 300  # of the models of one layer, as in how_many_heads.py
 SENTENCES = 150  # in which each word is hidden once
@@ -64,13 +61,6 @@ QUESTIONS = {  # what is asked -> the bar of its rule
     "loss gone when it comes twice": NAMED_FROM,
     "nats saved by four heads": ENOUGH,
 }
-IN_WORDS = {  # what is asked -> what the picture says of it, and what is counted
-    "weight on the token before": ("a head looks at the token before", "weight there"),
-    "weight on what came next": ("a head looks up what came next last time", "weight there"),
-    "loss gone when it comes twice": ("what comes twice is easier", "share of the loss gone"),
-    "nats saved by four heads": ("four heads beat one", "nats saved"),
-}
-COLUMNS = {"toy": "a toy task", "text": "a real text"}
 
 
 # ---- the toy's tasks
@@ -137,7 +127,6 @@ def answer(n: Numbers) -> str:
 def measure(run: Run) -> Numbers:
     """Returns mean weights, shares of a loss, and nats, of toy task and text."""
     text = load_characters(run.options.text)
-    run.shown["text"] = text.name
     return {
         **toy_twice(run),
         **text_twice(run, text),
@@ -180,38 +169,9 @@ CLAIMS = (
 )
 
 
-def picture(results: Results) -> Figure:
-    """Draws a table: a row for each question, blue where the answer reaches the bar of its rule."""
-    fig, ax = plt.subplots(figsize=(8, 3.8), layout="constrained")
-    for row, (question, bar) in enumerate(QUESTIONS.items()):
-        for column, name in enumerate(COLUMNS):
-            number = results.mean[f"{question}, {name}"]
-            enough = number >= bar
-            corner = (column - 0.47, row - 0.44)
-            ax.add_patch(plt.Rectangle(corner, 0.94, 0.88, color=BLUE if enough else HIDDEN))
-            style = {"ha": "center", "va": "center", "color": "white" if enough else INK}
-            ax.text(column, row, f"{number:.2f}".replace("-", "−"), **style)
-    ax.set(xlim=(-0.5, len(COLUMNS) - 0.5), ylim=(len(QUESTIONS) - 0.5, -0.5))
-    ax.set_xticks(range(len(COLUMNS)), COLUMNS.values())
-    rows = []
-    for question, bar in QUESTIONS.items():
-        finding, counted = IN_WORDS[question]
-        rows.append(f"{finding}\n({counted}: {bar:g} or more)")
-    ax.set_yticks(range(len(QUESTIONS)), rows)
-    ax.xaxis.tick_top()
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
-    return fig
-
-
 main = Experiment(
     measure,
     CLAIMS,
-    picture,
-    title="Four heads help in a small model of real text, too,\n"
-    "but it does not look up what came next last time",
-    note="Blue: yes, as much as the rule in brackets asks; grey: no\n"
-    "small models of one or two layers, trained here · the text: {shown[text]}",
     answer=answer,
     add_options=add_text_option,
     claims_apply=is_reference,

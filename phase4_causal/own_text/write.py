@@ -30,7 +30,7 @@ from phase4_causal.own_text.characters import (
 from shared import charts
 from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.visualization_utils import BLUE, GREY, QUIET
+from shared.visualization_utils import BLUE, GREY, QUIET, WIDE
 
 CONTEXTS = {"counted pairs": 1, "counted triples": 2}  # characters that are looked back at
 PROMPT, WRITTEN = 40, 360  # characters
@@ -65,13 +65,13 @@ def measure(run: Run) -> Numbers:
 
 def picture(results: Results) -> Figure:
     """Draws the losses."""
-    fig, ax = plt.subplots(figsize=(8.6, 2.9), layout="constrained")
+    fig, ax = plt.subplots(figsize=(WIDE, 2.8), layout="constrained")
     losses = {label: results.each(name) for name, label in LABELS.items()}
     colors = dict.fromkeys(losses, GREY) | {LABELS["the model"]: BLUE}
     charts.bars(ax, losses, colors)
     ax.tick_params(labelsize=11)
     ax.spines.bottom.set_visible(False)
-    ax.set_title("loss in the held-out part, nats a character: less is better", color=QUIET)
+    ax.set_title("nats lost a character: less is better", color=QUIET)
     return fig
 
 
@@ -86,8 +86,7 @@ main = Experiment(
     measure,
     picture=picture,
     title=finding,
-    note="layers: {shown[layers]}, heads in each: {shown[heads]}, trained "
-    f"{STEPS:,} steps on {{shown[text]}}",
+    note=f"trained {STEPS:,} steps on {{shown[text]}}",
     answer=lambda n: (
         f"{finding(n)}: the model loses {{n[the model]:.2f}} nats a character, "
         "and counting {n[counted triples]:.2f} ({shown[text]})"

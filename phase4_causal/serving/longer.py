@@ -21,7 +21,7 @@ from shared.toy_language import SPECIAL
 from shared.toy_model import ToyTransformer
 from shared.training.loop import fit
 from shared.training.recipes import Recipe, new_model
-from shared.visualization_utils import BLUE, GREY, ORANGE, RED
+from shared.visualization_utils import BLUE, GREY, ORANGE, RED, WIDE
 
 COLORS = {
     "interpolated": RED,
@@ -107,7 +107,7 @@ CLAIM = Claim(
 
 def picture(results: Results) -> Figure:
     """Draws the share right against the length, a line for each way."""
-    fig, ax = plt.subplots(figsize=(8, 4.6), layout="constrained")
+    fig, ax = plt.subplots(figsize=(WIDE, 3.8), layout="constrained")
     ax.set(
         ylim=(0, 1.05),
         xlabel=f"words of a text (trained on {TRAINED})",
@@ -124,8 +124,7 @@ main = Experiment(
     [CLAIM],
     picture,
     title="Interpolating positions by parts (YaRN) keeps copies right in longer texts",
-    note=f"trained {STEPS} steps on texts of {TRAINED} words · in longer texts only words beyond "
-    f"the first {TRAINED} count",
+    note=f"trained {STEPS} steps · only words beyond the first {TRAINED} count",
     answer="In texts 8 times as long it copies {n[as trained, of 256]:.0%} of the words right as "
     "it was trained, and {n[by parts (YaRN), of 256]:.0%} if its slow turns are slowed (YaRN)",
 )

@@ -22,7 +22,6 @@ from phase4_causal.masking import (
     causality,
     conventions,
     encoder_decoder,
-    heads_under_a_mask,
     mask_patterns,
     next_word_roles,
 )
@@ -325,17 +324,6 @@ def test_a_head_has_the_relation_that_it_passes_on_both_halves(naming, scoring, 
             half[name] = next_word_roles.Followed(needed + margin, needed)
         halves.append(half)
     assert next_word_roles.relation_of(next_word_roles.OnBothHalves(*halves), 0, 0) == expected
-
-
-def test_a_position_comes_before_a_relation_and_a_relation_before_the_other_names(monkeypatch):
-    by_rule = [["previous", "most → verb", NO_NAME], [NO_NAME, "most → verb", "place → verb"]]
-    monkeypatch.setattr(heads_under_a_mask, "head_names", lambda *_: by_rule)
-    relations = [["verb → subject"] * 3, [NO_NAME] * 3]
-    names = heads_under_a_mask.names_under_the_mask(None, relations)
-    assert names == [
-        ["previous", "verb → subject", "verb → subject"],
-        [NO_NAME, "most → verb", "place → verb"],
-    ]
 
 
 def test_texts_packed_into_one_row_are_the_texts_alone():

@@ -223,7 +223,7 @@ def test_both_scripts_take_a_text_of_your_own(checkpoints, tmp_path, capsys, mon
         script.main(argv)
         assert "on record" not in capsys.readouterr().out, "of another text nothing is judged"
     pictures = sorted(path.name for path in tmp_path.glob("visualizations/plots/phase4/*"))
-    assert pictures == ["four_questions.png", "write.png"]
+    assert pictures == ["write.png"]
 
 
 def test_the_difference_has_the_sign_of_what_is_saved(monkeypatch):

@@ -40,6 +40,7 @@ from shared.visualization_utils import (
     HIDDEN,
     QUIET,
     WEIGHT_MAP,
+    WIDE,
     in_few_colors,
     picture_of,
 )
@@ -52,7 +53,7 @@ RULES = {
 YOURS = "as you said"  # the rule of somebody who gives options
 NUM_SENTENCES = 500
 LIMIT = 18  # words; the grammar never needs more
-SHOWN = 6  # next words on a page of the film
+SHOWN = 4  # next words on a page of the film
 SECONDS, HELD = 1.2, 3  # of a page; how many pages long the last one stays
 
 
@@ -124,32 +125,33 @@ def film_page(written: Written, step: int, note: str) -> Figure:
     weights = written.attended[step][-1][0]  # of the last layer: (1, H, n) -> (H, n)
     heads, so_far = weights.shape
     tokens = decode(written.tokens[0].tolist())
-    fig = Figure(figsize=(9, 3.4))  # of a film: pyplot would keep every one
+    fig = Figure(figsize=(WIDE, 4.2))  # of a film: pyplot would keep every one
     taken = int(written.tokens[0, so_far])
     last, new = tokens[so_far - 1], VOCABULARY[taken]
-    look = fig.add_axes((0.09, 0.2, 0.56, 0.44))
+    probabilities = written.logits[0, step].softmax(dim=-1)
+    fig.text(
+        0.03, 0.92, f'After "{last}" it draws "{new}": {probabilities[taken]:.0%}', fontsize=15
+    )
+    look = fig.add_axes((0.09, 0.5, 0.76, 0.22))
     style = {"edgecolors": HIDDEN, "linewidth": 0.8}
     look.pcolormesh(weights.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, **style)
     look.set(xlim=(0, len(tokens)), ylim=(heads, 0))
-    look.set_xlabel(f'what "{last}" looks at, last layer', loc="left")
+    look.set_xlabel(f'what "{last}" looks at (heads of layer {len(written.attended[step]) - 1})')
     look.xaxis.tick_top()
-    turned = {"rotation": 45, "ha": "left", "rotation_mode": "anchor", "fontsize": 14}
+    turned = {"rotation": 45, "ha": "left", "rotation_mode": "anchor", "fontsize": 12}
     look.set_xticks([i + 0.5 for i in range(so_far + 1)], tokens[: so_far + 1], **turned)
     look.get_xticklabels()[-1].set(color=BLUE, fontweight="bold")
-    names = [f"head {head}" for head in range(heads)]
-    look.set_yticks([head + 0.5 for head in range(heads)], names, fontsize=11)
-    probabilities = written.logits[0, step].softmax(dim=-1)
+    names = [f"{len(written.attended[step]) - 1}.{head}" for head in range(heads)]
+    look.set_yticks([head + 0.5 for head in range(heads)], names)
+    fig.text(0.03, 0.03, note, color=QUIET)
     words = probabilities.topk(SHOWN).indices.tolist()
-    drawn = f'After "{last}" the model gives "{new}" {probabilities[taken]:.0%}, and draws it'
-    fig.text(0.02, 0.91, drawn, fontsize=14)
-    fig.text(0.02, 0.03, note, color=QUIET)
     if taken not in words:
         words[-1] = taken  # a rarer word was drawn: it takes the last place
     likely = {VOCABULARY[word]: [probabilities[word].item()] for word in words}
     colors = dict.fromkeys(likely, GREY) | {new: BLUE}
-    chances = fig.add_axes((0.83, 0.2, 0.11, 0.6))
+    chances = fig.add_axes((0.25, 0.12, 0.6, 0.27))
     charts.bars(chances, likely, colors, number=" {:.0%}")
-    chances.set(xlim=(0, 1), xlabel="the next word")
+    chances.set(xlim=(0, 1))
     for ax in (look, chances):
         ax.tick_params(length=0)
         ax.spines[:].set_visible(False)
@@ -161,7 +163,7 @@ def sentence_film(results: Results) -> Film:
     written = results.shown["written"]
     note = (
         f"{results.shown['label']} · temperature {results.options.temperature:g} · "
-        "weights from 0 (white) to 1 (dark)"
+        "weights: 0 white, 1 dark"
     )
     new = written.tokens[0, -len(written.attended) :]
     pages = []
