@@ -44,11 +44,11 @@ ELSEWHERE = {
     # formulas of cost_model.py; times on an H100
     "phase2_multi_head/costs/README.md": "14.6; 2.4; 8,192; "
     "0.54; 0.58; 0.39; 0.66; 0.83; 0.74; 0.63; 5.7; 5.4; 3.5; 1.4",
-    "phase3_visualization/README.md": "0.15; 65 %",  # a threshold; Clark et al. 2019
+    "phase3_visualization/README.md": "0.15; 1.2; 65 %",  # thresholds; Clark et al. 2019
     "phase3_visualization/pretrained/README.md": "23",  # million numbers
     "phase4_causal/README.md": "0.95; 4.6",  # top-p; ln of the size of the vocabulary
     "phase4_causal/masking/README.md": "65,504",  # where float16 ends
-    "phase4_causal/long_texts/README.md": "2.11; 6.7; 16.5",  # torch; times on an H100
+    "phase4_causal/long_texts/README.md": "2.11; 6.5; 16.8",  # torch; times on an H200
     # two exercises; sizes of Llama 2 and DeepSeek-V2, and KiB, which a test asserts
     "phase4_causal/serving/README.md": "10; 11; 32; 128; 512; 576; 32,768",
 }
