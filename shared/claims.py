@@ -58,10 +58,10 @@ class Verdict:
         return self.kind != DIFFER
 
     def __str__(self) -> str:
-        """Returns what can be said after "it": "holds", or "holds in none of 10 seeds"."""
+        """Returns what can be said after "it": "holds", or "holds in none of 10 runs"."""
         if self.seeds == 1:
             return self.kind
-        return f"holds in {self.held or 'none'} of {self.seeds} seeds"
+        return f"holds in {self.held or 'none'} of {self.seeds} runs"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,17 +4,18 @@ A wrong option, an unknown word, a folder that cannot be written: one line says 
 exit code is 2. Ctrl-C ends in one line, too, with the exit code 130. No file is left half-written
 (shared.paths.whole_file).
 
-    ./run_all.sh help     lists the common options
+    ./run_all.sh help all     lists the common options
 """
 
 import argparse
+import difflib
 import io
 import os
 import pkgutil
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -22,7 +23,7 @@ import matplotlib
 import torch
 
 from shared import paths
-from shared.toy_language import TOY_SENTENCE, read_sentences, tokenize
+from shared.toy_language import all_words, read_sentences, tokenize
 from shared.toy_model import MakeAttention, default_dtype, dtype_on
 
 Main = TypeVar("Main", bound=Callable)
@@ -32,8 +33,22 @@ FORMATS = ("png", "svg")
 SAME_NUMBERS = ("seeds", "retrain", "numbers", "output_dir", "pictures", "format", "if_used")
 
 
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Returns ": did you mean WORD?" with the word most like it, or "" if none is."""
+    near = difflib.get_close_matches(word, known, n=1)
+    return f": did you mean {near[0]}?" if near else ""
+
+
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that says what is wrong in one line."""
+
+    def parse_args(self, *args: Any) -> argparse.Namespace:
+        """Returns the options; an unknown one is refused beside the one that is most like it."""
+        options, unknown = self.parse_known_args(*args)
+        if unknown:
+            word, _, _ = unknown[0].partition("=")
+            self.error(f"no option {word}{did_you_mean(word, self._option_string_actions)}")
+        return options
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")
@@ -75,14 +90,15 @@ def parser(
             unused.append(action)
 
     result.add_argument("--if-used", action="store_true", help=argparse.SUPPRESS)
-    default = f'(default: of --sentences, "{TOY_SENTENCE}")'
-    add("--sentence", metavar="TEXT", help=f"the sentence to look at {default}")
+    add("--sentence", metavar="TEXT", help="look at this one (default: the first of --sentences)")
     add(
         "--sentences",
         metavar="FILE",
         default=str(paths.TOY_SEQUENCES),
         help="file of sentences, one a line",
     )
+    words = "print the words of the toy language"
+    result.add_argument("--words", action="version", version=all_words(), help=words)
     add(
         "--seed",
         type=integer_from(0, 2**31),
@@ -133,14 +149,18 @@ def parser(
         metavar="D",
         help="width of the toy transformer (default: 64)",
     )
-    lone = "the phase-1 model always has one"
     add(
         "--heads",
         type=integer_from(1, 1024),
         metavar="H",
-        help=f"heads in each layer (default: 4; {lone})",
+        help="heads in each layer (default: 4; the model of phase 1 always has one)",
     )
-    add("--layers", type=integer_from(1, 24), metavar="L", help=f"layers (default: 2; {lone})")
+    add(
+        "--layers",
+        type=integer_from(1, 24),
+        metavar="L",
+        help="layers (default: 2; in phase 1: one)",
+    )
     return result
 
 

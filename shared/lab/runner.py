@@ -1,10 +1,10 @@
 """Runs the course, when ./run_all.sh has made .venv; options follow the word.
 
-    ./run_all.sh                    the four phases, then the report page
+    ./run_all.sh                    the four phases, then a page with what came out
     ./run_all.sh all                the same, and the experiments that take longer
     ./run_all.sh phase2 --seeds 3   one phase, here with three seeds
     ./run_all.sh test               the tests; options are those of pytest: test -k ring
-    ./run_all.sh help               the options of a run
+    ./run_all.sh help               the usual ones; help all: this
 
 For maintainers:
 
@@ -13,9 +13,9 @@ For maintainers:
     ./run_all.sh publish            the last run's pictures into visualizations/gallery/
 
 First the models that scripts share are trained. Then scripts run two at a time, each with one
-thread, and are told in reading order; what measures times runs at the end, when nothing else does.
-The story of a script is its question, its answer, how its claims stand, and its pictures. All that
-it printed is in the log, and on the screen with --verbose.
+thread, and are told in reading order: each with its question, how long it takes if that is long,
+its answer, how its claims stand, and its pictures. What measures times runs at the end, when
+nothing else does. All that a script printed is in the log, and on the screen with --verbose.
 """
 
 import argparse
@@ -35,12 +35,11 @@ from pathlib import Path
 from typing import NoReturn
 
 import matplotlib
-from tqdm import tqdm
 
 from shared import cli, paths
 from shared.lab import findings
 from shared.lab.findings import INDENT, wrapped
-from shared.lab.plan import PLANS, SECTIONS, Plan, can_run, path_of, question_of
+from shared.lab.plan import PLANS, SECONDS, SECTIONS, Plan, can_run, path_of, question_of
 from shared.lab.report import write_report
 from shared.paths import PHASES
 from shared.training.objectives import corpus
@@ -50,6 +49,7 @@ MAINTAINERS = {  # word -> the module that does it
     "publish": "shared.lab.gallery",
 }
 PROCESSES = 2
+SECONDS_FOR_A_MODEL = 10  # two are trained at a time
 LOG = paths.PROCESSED / "run.log"
 PICTURES = (".png", ".svg", ".gif", ".html")
 
@@ -85,6 +85,19 @@ def run_script(name: str, argv: list[str]) -> Result:
     return result_of(lambda: importlib.import_module(name).main(argv))
 
 
+def count_untrained(loaders: list[str], options: argparse.Namespace) -> int:
+    """Returns how many of the models that these load are not there yet, one a seed."""
+    asking = argparse.Namespace(**vars(options), only_read=True)
+    count = 0
+    for loader in set(loaders):
+        for seed in cli.seeds(options):
+            try:
+                pkgutil.resolve_name(loader)(asking, seed)
+            except LookupError:
+                count += 1
+    return count
+
+
 def train_shared(loader: str, argv: list[str]) -> Result:
     """Train the models that a loader loads, one a seed, unless they are there already."""
 
@@ -107,15 +120,14 @@ def verdicts_of(result: Result) -> list[str]:
         if path.parent.name == "findings":
             judgement = findings.load(path).judged()
             for finding in judgement.findings:
-                sentences.append(f"{finding.claim.id}: {finding.sentence}")
+                sentences.append(f'"{finding.claim.point}" {finding.sentence}')
             sentences.append(judgement.differs)
     return sentences
 
 
-def story(name: str, result: Result) -> str:
-    """Returns what a script asks, what it answers, how its claims stand, and its pictures."""
-    _, _, below_the_phase = name.partition(".")
-    lines = ["", f"{below_the_phase.replace('.', '/')}: {question_of(name)}"]
+def story(result: Result) -> str:
+    """Returns what a script answers, how its claims stand, and its pictures."""
+    lines = []
     for sentence in (result.answer, *verdicts_of(result)):
         if sentence:
             lines.append(wrapped(sentence))
@@ -126,19 +138,33 @@ def story(name: str, result: Result) -> str:
 
 
 class Teller:
-    """Tells the story on the screen and keeps all that was printed in the log."""
+    """Tells the story on the screen and keeps all that was printed in the log.
 
-    def __init__(self, log: Path, *, verbose: bool) -> None:
+    total: how many scripts there are to tell of.
+    """
+
+    def __init__(self, log: Path, total: int, *, verbose: bool) -> None:
         self.verbose = verbose
+        self.total = total
+        self.number = 0  # of the script that is told now
         log.parent.mkdir(parents=True, exist_ok=True)
         self.file = log.open("w", encoding="utf-8")
+
+    def begin(self, name: str) -> None:
+        """Print what a script asks and, if it takes long, how long."""
+        self.number += 1
+        _, _, below_the_phase = name.partition(".")
+        script = below_the_phase.replace(".", "/")
+        takes = f", about {SECONDS[name]} s" if name in SECONDS else ""
+        line = f"{self.number} of {self.total} · {script}{takes}: {question_of(name)}"
+        print(f"\n{wrapped(line, indent='')}", flush=True)
 
     def tell(self, name: str, result: Result) -> None:
         """Print the story of a script; if it failed, all that it said, and leave with its code."""
         whole = f"\n== {path_of(name)}\n{result.text.rstrip()}\n"
         self.file.write(whole)
         self.file.flush()
-        tqdm.write(whole if self.verbose or result.code else story(name, result))
+        print(whole if self.verbose or result.code else story(result), flush=True)
         if result.code:
             sys.exit(result.code)
 
@@ -191,40 +217,44 @@ def run_side_by_side(pool: Pool, plans: dict[str, Plan], argv: list[str], teller
     loaders, scripts = [], []
     for plan in plans.values():
         loaders += plan.train
-        scripts += plan.slow + plan.scripts  # the slow ones first
+        scripts += sorted(
+            plan.scripts, key=lambda name: -SECONDS.get(name, 0)
+        )  # the slow ones first
     for name, training in start(pool, train_shared, loaders, argv).items():
         result = training.get()
         if result.code:
             teller.tell(name, result)
         teller.file.write(result.text)
     started = start(pool, run_script, scripts, for_each_script(argv))
-    bar = tqdm(total=len(started), desc="scripts", leave=False, disable=None)
     for phase, plan in plans.items():
-        tqdm.write(f"\n---- {SECTIONS[phase]}")
+        print(f"\n---- {SECTIONS[phase]}")
         for name in plan.scripts:
+            teller.begin(name)
             teller.tell(name, started[name].get())
-            bar.update()
-    bar.close()
 
 
 def run_phases(phases: list[str], argv: list[str], options: argparse.Namespace, word: str) -> None:
     """Run the scripts of these phases with the options argv; those that take longer with "all"."""
     plans = {phase: PLANS[phase] for phase in phases}
-    teller = Teller(options.output_dir / LOG, verbose=options.verbose)
-    tqdm.write(
-        "Training the models that the scripts share, unless they are there already: "
-        "about half a minute"
-    )
-    corpus()  # drawn once for all processes, where they are copies
     modules = ["torch._dynamo"]  # every optimizer asks for it
+    loaders, by_themselves = [], []
     for plan in plans.values():
         modules += plan.scripts
+        loaders += plan.train
+        by_themselves += plan.alone + (plan.longer if word == "all" else ())
+    by_themselves = [name for name in by_themselves if can_run(name)]
+    total = len(modules) - 1 + len(by_themselves)
+    teller = Teller(options.output_dir / LOG, total, verbose=options.verbose)
+    to_train = count_untrained(loaders, options)
+    seconds = SECONDS_FOR_A_MODEL * to_train
+    training = f"Training {to_train} of the models that scripts share, about {seconds} s"
+    print(training if to_train else "The models that scripts share are there already.", flush=True)
+    corpus()  # drawn once for all processes, where they are copies
     with processes(modules) as pool:
         run_side_by_side(pool, plans, argv, teller)
-    for plan in plans.values():
-        for name in plan.alone + (plan.longer if word == "all" else ()):
-            if can_run(name):
-                teller.tell(name, run_script(name, for_each_script(argv)))
+    for name in by_themselves:
+        teller.begin(name)
+        teller.tell(name, run_script(name, for_each_script(argv)))
 
 
 # ---- the words
@@ -257,8 +287,8 @@ def main(argv: list[str] | None = None) -> str | None:
             parser.error('the tests need more packages: python -m pip install -e ".[test]"')
         test(rest)
     if word not in ("", "all", *PHASES, "help"):
-        words = ", ".join(("all", *PHASES, "test", *MAINTAINERS))
-        parser.error(f"unknown word '{word}': say {words} or help")
+        words = ("all", *PHASES, "test", "help")
+        parser.error(f"unknown word '{word}'{cli.did_you_mean(word, words)}")
     options = cli.parse(parser, ["--help"] if word == "help" else rest)
     started = time.perf_counter()
     scripts_take = [option for option in rest if option != "--verbose"]

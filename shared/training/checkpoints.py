@@ -105,6 +105,8 @@ def trained_model(
         steps only and save them under a name of their own, so that they never stand in for a
         trained model. None: just the recipe.
     seed: unless given that of the options.
+
+    With only_read among the options, it raises LookupError in place of training.
     """
     if options is None:
         options = argparse.Namespace(seed=recipe.seed, **vars(AS_RECIPE_SAYS))
@@ -122,6 +124,8 @@ def trained_model(
         steps = min(recipe.steps, QUICK_STEPS)
         recipe = replace(recipe, name=f"{recipe.name}_quick", steps=steps)
         trained = already_trained(recipe, make_attention, options)
+    if trained is None and getattr(options, "only_read", False):
+        raise LookupError(recipe.name)
     if trained is None:
         paths.check_writable(recipe.path.parent)
         what = f"{recipe.steps:,} steps, {recipe.objective}, seed {recipe.seed}"

@@ -217,13 +217,13 @@ def test_the_record_on_disk_has_every_claim_and_what_pages_quote():
 @pytest.mark.parametrize(
     ("rule", "here", "sentence", "agrees"),
     [
-        ({}, [0.6], "On record this holds in 10 of 10 seeds, and this run agrees", True),
-        ({}, [0.4], "holds in 10 of 10 seeds, but in this run it does not hold", False),
-        ({}, [0.4, 0.6], "10 of 10 seeds, but in this run it holds in 1 of 2 seeds", False),
-        ({"at_least": 0.7}, [0.4], "holds in 5 of 10 seeds; in this run it does not hold", True),
-        ({"at_least": 0.9}, [0.4], "holds in none of 10 seeds, and this run agrees", True),
-        ({"at_least": 0.9}, [0.95], "none of 10 seeds, but in this run it holds", False),
-        ({"experiment": "b"}, [0.6], "Not on record yet: in this run it holds", True),
+        ({}, [0.6], "On record it holds in 10 of 10 runs, and this run agrees.", True),
+        ({}, [0.4], "holds in 10 of 10 runs, but here it does not hold.", False),
+        ({}, [0.4, 0.6], "10 of 10 runs, but here it holds in 1 of 2 runs.", False),
+        ({"at_least": 0.7}, [0.4], "holds in 5 of 10 runs; here it does not hold.", True),
+        ({"at_least": 0.9}, [0.4], "holds in none of 10 runs, and this run agrees.", True),
+        ({"at_least": 0.9}, [0.95], "none of 10 runs, but here it holds.", False),
+        ({"experiment": "b"}, [0.6], "Not on record yet: here it holds.", True),
     ],
 )
 def test_a_finding_reads_as_a_sentence_about_record_and_run(recorded, rule, here, sentence, agrees):
@@ -490,7 +490,7 @@ def test_what_an_experiment_prints_draws_and_keeps(run, tmp_path):
     assert answer == kept.answer == "wet: 0.60, word 0"
     assert caption_of(run.drawn / "wetness.png") == "0.6 of all is wet. Is water wet? word 0"
     assert printed.startswith("Is water wet?\n")
-    verdict = '+ On record this holds in 10 of 10 seeds, and this run agrees: "water is wet"'
+    verdict = '+ "water is wet" On record it holds in 10 of 10 runs, and this run agrees.'
     assert verdict in printed
     assert kept.table in printed and "0.546" not in printed, "whoever has seed 0 has our numbers"
     with Image.open(tmp_path / paths.ANIMATIONS / "phase1" / "wetness.gif") as image:
@@ -559,16 +559,16 @@ def test_a_number_is_written_as_a_reader_wants_it():
         assert findings.number(value) == written
 
 
-RECORD = "C001: On record this holds in 10 of 10 seeds"
+RECORD = '"water is wet." On record it holds in 10 of 10 runs'
 DIFFERS = (
-    "This run differs from the record: C001 came out otherwise, and 1 of 2 numbers are not those "
-    "of seed 0: wetness."
+    "This run differs from the record: 1 of 1 claims came out otherwise, and 1 of 2 numbers are "
+    "not those of seed 0: wetness."
 )
 
 
 def story_of(kept):
     """What the runner tells of a script that has kept this."""
-    return " ".join(runner.story(WATER, runner.Result(0, "", "wet: 0.2", (kept,))).split())
+    return " ".join(runner.story(runner.Result(0, "", "wet: 0.2", (kept,))).split())
 
 
 def test_a_run_that_differs_from_the_record_says_so_alone_and_in_the_story(run):
@@ -576,8 +576,8 @@ def test_a_run_that_differs_from_the_record_says_so_alone_and_in_the_story(run):
     first = {"wetness": 0.6, "steps": 100}
     _, printed, _ = run("--seeds", "3", runs=wet(*TEN), first=first)
     assert "mean of 3 runs" in printed
-    assert f'"water is wet" {DIFFERS}' in " ".join(printed.split())
-    but = "but in this run it holds in none of 3 seeds"
+    assert f"runs. {DIFFERS}" in " ".join(printed.split())
+    but = "but here it holds in none of 3 runs."
     assert story_of(run.kept).endswith(f"wet: 0.2 {RECORD}, {but} {DIFFERS}")
     for option in ("--quick", "--seed=1"):
         _, _, kept = run(option, runs=wet(*TEN), first=first)

@@ -15,7 +15,7 @@ import pytest
 
 from shared import cli, paths
 from shared.lab import runner
-from shared.lab.plan import NEEDS, PLANS, Plan
+from shared.lab.plan import NEEDS, PLANS, SECONDS, Plan
 from shared.lab.runner import Result
 
 not_on_windows = pytest.mark.skipif(sys.platform == "win32", reason="no such signals there")
@@ -111,8 +111,30 @@ def test_a_set_up_that_cannot_go_on_says_why_in_one_line(repository):
         code, _, errors = call(repository, PIP=pip)
         assert code == expected and errors[-1].startswith(f"run_all.sh: {said}"), errors
     assert asked_for(repository)[1:] == ["pip"], "it goes on from there"
-    code, _, (error,) = call(repository, "./run_all.sh", "phase9")
-    assert code == 2 and error.startswith("run_all.sh: unknown word 'phase9'")
+
+
+AT_ONCE = {  # what is typed -> what is said by bash alone
+    "help": "./run_all.sh help all ",
+    "phase2 -h": "--words",
+    "test --help": "test -k ring",
+    "pahse2": "unknown word 'pahse2': did you mean phase2?",
+    "nonsense": "unknown word 'nonsense': see ./run_all.sh help",
+    "phase1 --quick --sede=3": "no option --sede: did you mean --seed?",
+    "--out x": "no option --out: did you mean --output-dir?",
+    "test -x -k Rings": "no test is called 'Rings'",
+}
+
+
+def test_help_and_what_is_wrong_are_said_before_anything_is_installed(repository):
+    for typed, said in AT_ONCE.items():
+        code, printed, errors = call(repository, "./run_all.sh", *typed.split(), PYTHON="/nowhere")
+        assert said in "\n".join([printed, *errors]) and printed.count("\n") <= 12, typed
+        assert len(errors) == code / 2 == said.startswith(("no ", "unknown"))
+    (repository / "shared" / "test_rings.py").touch()
+    assert call(repository, "./run_all.sh", "test", "-k", "Rings")[0] == 0
+    text = (repository / "run_all.sh").read_text(encoding="utf-8")
+    known = cli.parser("")._option_string_actions
+    assert all(f"{option} " in text for option in known), "bash knows the options"
 
 
 # ---- the course, with small scripts made here
@@ -141,24 +163,27 @@ class Pool:
         return Namespace(get=lambda: result)
 
 
-def test_the_story_is_told_in_reading_order_and_the_log_has_the_rest(script, capsys, tmp_path):
-    teller = runner.Teller(tmp_path / "run.log", verbose=False)
+def test_the_story_is_told_in_reading_order_and_the_log_has_the_rest(
+    script, capsys, tmp_path, monkeypatch
+):
+    teller = runner.Teller(tmp_path / "run.log", 3, verbose=False)
     first, second, slow = script("first"), script("second"), script("slow")
+    monkeypatch.setitem(runner.SECONDS, slow, 70)
     loader = script("model") + ":load"
     plans = {
-        "phase1": Plan((loader,), (first, slow), slow=(slow,)),
+        "phase1": Plan((loader,), (first, slow)),
         "phase2": Plan((loader,), (second,)),
     }
     runner.run_side_by_side(Pool(), plans, ["--quick", "--retrain", "--seeds", "2"], teller)
     printed = [line for line in capsys.readouterr().out.splitlines() if line]
     assert [line.partition(" got")[0] for line in printed] == [
         "---- 1 · One head",
-        "first: What is first?",
+        "1 of 3 · first: What is first?",
         "    first",
-        "slow: What is slow?",
+        "2 of 3 · slow, about 70 s: What is slow?",
         "    slow",
         "---- 2 · Many heads",
-        "second: What is second?",
+        "3 of 3 · second: What is second?",
         "    second",
     ]
     teller.file.close()
@@ -181,7 +206,7 @@ def test_a_script_that_fails_ends_the_course_with_its_code(script, capsys, tmp_p
     bad, good = script("bad", fails), script("good")
     sys.modules[bad].load = fails
     plan = Plan((bad + loader,), (good,)) if loader else Plan((), (bad, good))
-    teller = runner.Teller(tmp_path / "run.log", verbose=False)
+    teller = runner.Teller(tmp_path / "run.log", 2, verbose=False)
     with pytest.raises(SystemExit) as stopped:
         runner.run_side_by_side(Pool(), {"phase1": plan}, [], teller)
     printed = capsys.readouterr().out
@@ -201,9 +226,9 @@ def test_what_a_script_prints_and_writes_is_caught(script, capsys, tmp_path):
 
     result = runner.run_script(script("draws", draws), [])
     assert (result.code, result.text) == (0, "\n0.5 of them\n")
-    told = runner.story("phase.draws", result).splitlines()
-    assert told[:3] == ["", "draws: What is draws?", "    0.5 of them"]
-    assert len(told) == 4 and told[3].endswith("plots/x.png")
+    told = runner.story(result).splitlines()
+    assert told[0] == "    0.5 of them"
+    assert len(told) == 2 and told[1].endswith("plots/x.png")
     full = OSError(28, "No space left on device", "x.png")
     broken = runner.run_script(script("fails", fails), [full])
     assert broken == Result(2, "x.png: No space left on device\n")
@@ -216,9 +241,8 @@ def test_the_course_knows_every_script_of_its_phases_and_each_asks_a_question():
     planned = []
     for plan in PLANS.values():
         planned += plan.all
-        assert set(plan.slow) <= set(plan.scripts)
         assert all(callable(pkgutil.resolve_name(loader)) for loader in plan.train)
-    assert len(set(planned)) == len(planned) and set(NEEDS) <= set(planned)
+    assert len(set(planned)) == len(planned) and {*NEEDS, *SECONDS} <= set(planned)
     for name in planned:
         question = runner.question_of(name)
         assert question.endswith("?") and len(question) <= 80, f"{name}: {question}"
@@ -237,8 +261,8 @@ def test_words_go_to_whom_they_are_for_and_unknown_ones_are_refused(monkeypatch,
     monkeypatch.setattr(pytest, "main", lambda argv: len(argv))
     asked = {
         ("test", "-k", "ring"): (7, ""),  # test_all.py, processes, groups: five words; and -k ring
-        ("phase9",): (2, "unknown word 'phase9': say all, phase1"),
-        ("--sede", "1"): (2, "unrecognized"),
+        ("phase9",): (2, "unknown word 'phase9': did you mean phase4?"),
+        ("--sede", "1"): (2, "no option --sede: did you mean --seed?"),
         ("help",): (0, "--verbose"),
     }
     for argv, (code, message) in asked.items():
