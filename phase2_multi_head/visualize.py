@@ -26,7 +26,6 @@ from shared.grammar.roles import NO_NAME, head_names
 from shared.grammar.scores import related_pairs
 from shared.head_statistics import (
     effective_context,
-    even_weights,
     layer_statistics,
 )
 from shared.toy_language import tokenize
@@ -38,14 +37,12 @@ from shared.visualization_utils import (
     HIDDEN,
     INK,
     QUIET,
+    WIDE,
     frame_cell,
     plot_attention,
     readable,
     role_color,
-    weight_colorbar,
 )
-
-CONTEXT = 1.13  # where the effective context stands beside the lines, which end at 1
 
 
 def total_variation(layers: list[Tensor], mask: Tensor) -> float:
@@ -121,7 +118,6 @@ def measure(run: Run) -> Numbers:
     run.shown.update(trained=trained, untrained=untrained, names=names)
     run.shown["named"] = len(all_names) - all_names.count(NO_NAME)
     run.shown["sharpest"] = "has no name" if sharpest == NO_NAME else f"is {sharpest}"
-    run.shown["even"] = effective_context(even_weights(mask), mask).item()
     run.shown.update(example(trained, run.options.words))
     return {
         "untrained, entropy": columns["before training"].mean().item(),
@@ -161,24 +157,24 @@ def grid(results: Results) -> Figure:
     before = weights_on_sentence(results.shown["untrained"].model, words)
     num_layers, num_heads = weights.shape[:2]
     rows = num_layers + 1
-    side = max(1.85, 0.17 * len(words))
-    size = (side * num_heads + 1.6, side * rows + 1.2)
+    side = max(1.15, 0.17 * len(words))
+    size = (side * num_heads + 0.9, (side + 0.4) * rows + 1.2)
     fig, axes = plt.subplots(rows, num_heads, figsize=size, squeeze=False, layout="constrained")
     for layer, row in enumerate(names):
         for head, name in enumerate(row):
             ax = axes[layer, head]
             plot_attention(ax, weights[layer, head], words, annotate=False, labels=False)
-            title = f"{name} ({layer}.{head})"
-            ax.set_title(title, fontsize=9, color=readable(role_color(name)), pad=6)
+            title = f"{layer}.{head} {name}".replace(" →", "\n→")
+            ax.set_title(title, fontsize=10, color=readable(role_color(name)), pad=4)
             for query, key in related_pairs(name, words):
                 frame_cell(ax, query, key, role_color(name))
-        axes[layer, 0].set_ylabel(f"layer {layer},\ntrained", fontsize=12)
     for head, ax in enumerate(axes[-1]):
         plot_attention(ax, before[-1, head], words, annotate=False, labels=False)
-    axes[-1, 0].set_ylabel(f"layer {num_layers - 1},\nuntrained", fontsize=12)
+        ax.set_title("untrained", fontsize=10, color=QUIET, pad=4)
     for ax in axes.flat:
         ax.label_outer()  # the words once, at the edges
-    weight_colorbar(fig, list(axes.flat), shrink=0.4, aspect=30)
+        plt.setp(ax.get_xticklabels(), rotation=90, va="center")
+    fig.get_layout_engine().set(w_pad=0.05)
     return fig
 
 
@@ -186,7 +182,7 @@ def entropy_bars(results: Results) -> Figure:
     """Draws how even each head of the first run is, as an arrow from before training to after."""
     numbers, names = results.measured[0], results.shown["names"]
     num_heads = sum(len(row) for row in names)
-    fig, ax = plt.subplots(figsize=(8.4, 1.6 + 0.42 * num_heads), layout="constrained")
+    fig, ax = plt.subplots(figsize=(WIDE, 1.6 + 0.36 * num_heads), layout="constrained")
     heights, labels = [], {}
     for layer, row in enumerate(names):
         for head, name in enumerate(row):
@@ -199,20 +195,17 @@ def entropy_bars(results: Results) -> Figure:
             arrow |= {"shrinkA": 0, "shrinkB": 0}
             ax.annotate("", (entropy, y), (before, y), arrowprops=arrow)
             ax.plot(before, y, "o", color=INK, markersize=7)
-            beside = {"va": "center", "fontsize": 11, "color": readable(color)}
+            beside = {"va": "center", "ha": "right", "fontsize": 11, "color": readable(color)}
             ground = {"facecolor": "white", "edgecolor": "none", "pad": 2}
-            ax.text(entropy - 0.01, y, f"{entropy:.2f}", ha="right", bbox=ground, **beside)
-            context = numbers[f"{of_head}, effective context"]
-            ax.text(CONTEXT, y, f"{context:.1f}", ha="center", **beside)
+            ax.text(entropy - 0.02, y, f"{entropy:.2f}", bbox=ground, **beside)
             heights.append(y)
             labels[f"{name}  {layer}.{head}"] = name
     ax.text(1, -0.6, "before training", ha="right", va="bottom", color=QUIET)
-    ax.text(CONTEXT, -0.6, "as even as\nso many words", ha="center", va="bottom", color=QUIET)
     ax.set_yticks(heights, labels, fontsize=11)
     for label, name in zip(ax.get_yticklabels(), labels.values(), strict=True):
         label.set(color=readable(role_color(name)), weight="normal" if name == NO_NAME else "bold")
-    ax.set_xticks([0, 0.5, 1], ["0: all weight\non one word", "0.5", "1: even"])
-    ax.set(xlim=(0, CONTEXT + 0.1), ylim=(heights[-1] + 0.5, -0.6))
+    ax.set_xticks([0, 1], ["0: all weight\non one word", "1: even"])
+    ax.set(xlim=(0, 1.05), ylim=(heights[-1] + 0.5, -0.6))
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     return fig
@@ -226,9 +219,8 @@ main = Experiment(
             grid,
             title="Before training all heads look alike; after it {shown[named]} of "
             "{n[all heads]:.0f} have a role",
-            note="{shown[trained].label} · a role: the head finds the related word in new "
-            "sentences; framed: where it is here\nrows ask, columns are looked at · in brackets: "
-            "layer.head · normalised entropy {n[trained, entropy]:.2f}, untrained "
+            note="rows ask, dark columns are looked at · framed: the related word\n"
+            "{shown[trained].label}: normalised entropy {n[trained, entropy]:.2f}; untrained: "
             "{n[untrained, entropy]:.2f}",
         ),
         Picture(
@@ -236,9 +228,7 @@ main = Experiment(
             entropy_bars,
             title="Training makes {n[sharper heads]:.0f} of {n[all heads]:.0f} heads sharper; the "
             "sharpest {shown[sharpest]}",
-            note="{shown[trained].label} · normalised entropy, mean over new sentences · 0.2: "
-            "layer 0, head 2\nright: effective context, e to the entropy; weights that are all "
-            "even have {shown[even]:.1f}",
+            note="normalised entropy, mean over new sentences · {shown[trained].label}",
         ),
     ],
     keep=save_patterns,

@@ -22,7 +22,7 @@ from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_language import encode, sample_corpus
 from shared.toy_model import Block
-from shared.visualization_utils import BLUE, GREEN, PURPLE, RED
+from shared.visualization_utils import BLUE, GREEN, PURPLE, RED, WIDE
 
 LENGTH, D_MODEL, NUM_HEADS, NUM_LAYERS = 16, 64, 4, 24
 FLOOR = 1e-15  # float64 has 16 digits: a smaller distance is nothing but rounding
@@ -113,8 +113,8 @@ def measure(run: Run) -> Numbers:
 
 def picture(results: Results) -> Figure:
     """Draws the distance layer by layer with Xavier weights, by parts of a block."""
-    fig, ax = plt.subplots(figsize=(8.6, 4.6), layout="constrained")
-    ax.set(yscale="log", ylim=(FLOOR / 5, 3), xlabel="layers", ylabel="how different the words are")
+    fig, ax = plt.subplots(figsize=(WIDE, 4), layout="constrained")
+    ax.set(yscale="log", ylim=(FLOOR / 5, 3), xlabel="layers", title="how different the words are")
     ax.set_yticks([1, 1e-5, 1e-10, FLOOR], ["1", "10⁻⁵", "10⁻¹⁰", "alike to the\nlast digit"])
     charts.lines(ax, range(NUM_LAYERS + 1), results.shown["Xavier"], COLORS)
     ax.set_xticks(range(0, NUM_LAYERS + 1, 4))
@@ -125,8 +125,7 @@ main = Experiment(
     measure,
     picture=picture,
     title="Without residual connections a few layers make all words alike",
-    note="a block: attention and a small network, each with a norm and a residual connection\n"
-    f"{NUM_LAYERS} layers with Xavier weights, untrained, {LENGTH} random words",
+    note=f"Xavier weights, untrained, {LENGTH} random words",
     answer="Because attention alone makes all words alike: after "
     "{n[attention alone, Xavier, layers until alike]:.0f} layers they are one vector, up to "
     "rounding. After 24 whole blocks, which have residual connections, the words are still "

@@ -24,7 +24,7 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_model import default_dtype
-from shared.visualization_utils import BLUE, GREY, QUIET, label_ends
+from shared.visualization_utils import BLUE, GREY, WIDE, label_ends
 
 D_MODEL, NUM_HEADS, MILLION = 128, 2, 1_000_000
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
@@ -84,7 +84,7 @@ def measure(run: Run) -> Numbers:
 
 def picture(results: Results) -> Figure:
     """Draws peak memory against length: formulas as lines, dashed where nothing was measured."""
-    fig, ax = plt.subplots(figsize=(8.6, 4.6), layout="constrained")
+    fig, ax = plt.subplots(figsize=(WIDE, 4.2), layout="constrained")
     ends = {}
     for way, color in COLORS.items():
         peaks = results.shown[way]
@@ -95,13 +95,11 @@ def picture(results: Results) -> Figure:
         end = peak_bytes(way, MILLION)
         ends[f"{KINDS_OF_MEMORY[way]}\n{in_bytes(end)}"] = (MILLION, end, color)
     ax.set(xscale="log", yscale="log", xlim=(50, MILLION), xlabel="length of the text, in tokens")
-    ax.set_ylabel("memory at the peak")
+    ax.set_title("memory at the peak")
     ax.set_xticks([100, 10_000, MILLION], ["100", "10,000", "1,000,000"])
     sizes = [1024**2, 1024**3, 1024**4]
     ax.set_yticks(sizes, [in_bytes(size) for size in sizes])
     ax.minorticks_off()
-    ax.text(600, peak_bytes("in steps", 3000), "dots: measured", ha="right", color=QUIET)
-    ax.text(6e4, peak_bytes("in steps", 6000), "dashed: by formula", ha="center", color=QUIET)
     label_ends(ax, ends, size=10)
     return fig
 
@@ -111,7 +109,8 @@ main = Experiment(
     picture=picture,
     title="For a million tokens, T × T tables take {shown[times]:,.0f} times the memory of fused "
     "attention",
-    note=f"one small layer: d_model = {D_MODEL}, {NUM_HEADS} heads, untrained",
+    note=f"one small layer: d_model = {D_MODEL}, {NUM_HEADS} heads, untrained\n"
+    "dots: measured · dashed: by formula",
     answer="By heads, 32 of them cost the parameters and operations of one, and 32 times the "
     "tables of weights. By length, the memory for 4 times the tokens grows "
     "{n[in steps, growth]:.1f} times if attention is computed step by step, and "

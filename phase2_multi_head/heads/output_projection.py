@@ -24,11 +24,12 @@ from shared import charts
 from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import added_by_heads
-from shared.visualization_utils import BLUE, GREEN, INK, ORANGE, PURPLE, QUIET
+from shared.visualization_utils import BLUE, INK, ORANGE, QUIET, WIDE
 
 D_MODEL, NUM_HEADS = 64, 4
-COLORS = (BLUE, ORANGE, GREEN, PURPLE)  # of the heads, in this picture alone
-MIDDLE, RIGHT, SUM = 9.5, 19, 8.7  # where W_O and the products begin, and the row of sums
+COLORS = (BLUE, ORANGE)  # of the heads, in the picture alone
+WIDTH = 4  # of its vectors
+MIDDLE, RIGHT, SUM = 5.2, 10.4, 4.6  # where W_O and the products begin, and the row of sums
 
 
 def columns_written(attention: MultiHeadAttention, x: Tensor) -> int:
@@ -55,14 +56,15 @@ def measure(run: Run) -> Numbers:
 
 @torch.no_grad()
 def small_example() -> tuple[Tensor, Tensor, Tensor]:
-    """Returns what four heads found for one word, W_O (8, 8), and what each head adds (4, 8).
+    """Returns what two heads found for one word, W_O (4, 4), and what each head adds (2, 4).
 
-    What they found is side by side, (4, 8): a row for each head, 0 in the columns of the others.
+    What they found is side by side, (2, 4): a row for each head, 0 in the columns of the other.
     """
     generator = torch.Generator().manual_seed(2)
-    attention = MultiHeadAttention(8, NUM_HEADS, bias=False)
-    attention.w_o.weight.copy_(torch.randint(-1, 3, (8, 8), generator=generator))
-    heads = torch.randint(1, 4, (NUM_HEADS, 1, 2), generator=generator).to(attention.w_o.weight)
+    attention = MultiHeadAttention(WIDTH, len(COLORS), bias=False)
+    attention.w_o.weight.copy_(torch.randint(-1, 3, (WIDTH, WIDTH), generator=generator))
+    heads = torch.randint(1, 4, (len(COLORS), 1, 2), generator=generator)
+    heads = heads.to(attention.w_o.weight)
     side_by_side = torch.block_diag(*heads)
     return side_by_side, attention.w_o.weight.detach().T, added_by_heads(attention, heads)[:, 0]
 
@@ -70,25 +72,24 @@ def small_example() -> tuple[Tensor, Tensor, Tensor]:
 def picture(_: Results) -> Figure:
     """Draws what each head writes, without W_O and with it, beside its rows of W_O, and the sum."""
     side_by_side, matrix, added = small_example()
-    fig, ax = plt.subplots(figsize=(9, 4.5), layout="constrained")
-    by_head = np.repeat(COLORS, 2)  # of the eight columns, and of the rows of W_O
-    charts.cells(ax, MIDDLE, 0, matrix, [[color] * 8 for color in by_head])
+    fig, ax = plt.subplots(figsize=(WIDE, 3.4), layout="constrained")
+    by_head = np.repeat(COLORS, 2)  # of the four columns, and of the rows of W_O
+    charts.cells(ax, MIDDLE, 0, matrix, [[color] * WIDTH for color in by_head])
     for head, color in enumerate(COLORS):
         y, own = 2 * head + 0.5, side_by_side[head]
-        ax.text(-0.4, y + 0.5, f"head {head}", color=color, ha="right", va="center", fontsize=11)
-        draw_product(ax, y, own.where(own != 0, torch.nan), added[head], [color] * 8, color)
-        if head:
-            draw_sign(ax, RIGHT + 4, y - 0.5, "+")
+        ax.text(-0.3, y + 0.5, f"head {head}", color=color, ha="right", va="center", fontsize=11)
+        draw_product(ax, y, own.where(own != 0, torch.nan), added[head], [color] * WIDTH, color)
+    draw_sign(ax, RIGHT + 2, 2, "+")
     draw_product(ax, SUM, side_by_side.sum(dim=0), added.sum(dim=0), by_head, INK)
-    ax.text(MIDDLE + 4, SUM + 0.5, "W_O", ha="center", va="center")
+    ax.text(MIDDLE + 2, SUM + 0.5, "W_O", ha="center", va="center", fontsize=11)
     for left, above, below in (
-        (0, "heads, side by side", "concat of the heads: 1 × 8"),
-        (MIDDLE, "W_O in four blocks", "8 × 8"),
-        (RIGHT, "what each head adds", "output: 1 × 8, the sum"),
+        (0, "heads, side\nby side", "all heads"),
+        (MIDDLE, "W_O in\ntwo blocks", "4 × 4"),
+        (RIGHT, "what each\nhead adds", "output"),
     ):
-        ax.text(left + 4, -0.5, above, ha="center", va="bottom", fontsize=11)
-        ax.text(left + 4, SUM + 1.3, below, ha="center", va="top", fontsize=11)
-    ax.set(xlim=(-2.8, RIGHT + 8.2), ylim=(SUM + 2.2, -1.5), aspect="equal")
+        ax.text(left + 2, -0.3, above, ha="center", va="bottom", fontsize=11)
+        ax.text(left + 2, SUM + 1.2, below, ha="center", va="top", fontsize=11)
+    ax.set(xlim=(-2.2, RIGHT + 4.2), ylim=(SUM + 2, -1.9), aspect="equal")
     ax.axis("off")
     return fig
 
@@ -96,11 +97,11 @@ def picture(_: Results) -> Figure:
 def draw_product(
     ax: Axes, y: float, heads: Tensor, output: Tensor, colors: Sequence[str], color: str
 ) -> None:
-    """Draws one row: heads (8,) in their colors, times W_O, is output (8,) in its color."""
+    """Draws one row: heads (4,) in their colors, times W_O, is output (4,) in its color."""
     charts.cells(ax, 0, y, heads[None], [colors])
-    charts.cells(ax, RIGHT, y, output[None], [[color] * 8])
-    draw_sign(ax, 8.75, y + 0.5, "×")
-    draw_sign(ax, 18.25, y + 0.5, "=")
+    charts.cells(ax, RIGHT, y, output[None], [[color] * WIDTH])
+    draw_sign(ax, MIDDLE - 0.6, y + 0.5, "×")
+    draw_sign(ax, RIGHT - 0.6, y + 0.5, "=")
 
 
 def draw_sign(ax: Axes, x: float, y: float, sign: str) -> None:
@@ -111,7 +112,7 @@ main = Experiment(
     measure,
     picture=picture,
     title="W_O lets every head write to every column, and adds the heads up",
-    note=f"one word, made-up whole numbers: {NUM_HEADS} heads of d_v = 2, d_model = 8",
+    note=f"one word, made-up whole numbers: two heads of d_v = 2, d_model = {WIDTH}",
     answer="It lets every head write to all columns, and adds the heads up: with W_O a head writes "
     f"to {{n[columns that head 0 writes to, with W_O]:.0f}} of {D_MODEL} columns, without it to "
     "{n[columns that head 0 writes to, without]:.0f}. With one head of full size it is not needed, "

@@ -23,7 +23,7 @@ from shared import charts
 from shared.attention_checks import check_heads
 from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.visualization_utils import BLUE, GREEN, ORANGE, QUIET
+from shared.visualization_utils import BLUE, GREEN, ORANGE, QUIET, WIDE
 
 D_MODEL, NUM_HEADS = 64, 4
 WORD_COLORS = np.array([BLUE, ORANGE, GREEN])
@@ -98,24 +98,25 @@ def draw_words(ax: Axes, left: float, top: float, rows: Tensor, title: str) -> N
 
 def draw_heads_of(ax: Axes, top: float, heads: Tensor, code: str, verdict: str) -> None:
     """Draws two heads (2, T, d_k) beside each other, with an arrow from x."""
-    ax.annotate("", (9.2, top + 1.5), (6.4, 4.3), arrowprops={"arrowstyle": "->", "color": QUIET})
-    ax.text(12.9, top - 1.1, code, family="monospace", ha="center", va="bottom")
-    ax.text(16.9, top + 1.5, verdict, va="center", fontsize=11)
-    draw_words(ax, 9.5, top, heads[0], "head 0")
-    draw_words(ax, 13.3, top, heads[1], "head 1")
+    ax.annotate("", (8.6, top + 1.5), (6.3, 5), arrowprops={"arrowstyle": "->", "color": QUIET})
+    centre = {"ha": "center", "fontsize": 11}
+    ax.text(12.4, top - 1.1, code, family="monospace", va="bottom", **centre)
+    draw_words(ax, 9, top, heads[0], "head 0")
+    draw_words(ax, 12.8, top, heads[1], "head 1")
+    ax.text(12.4, top + 3.2, verdict, va="top", **centre)
 
 
 def picture(_: Results) -> Figure:
     """Draws x, and the two heads that split_heads makes of it, above those of a bare view."""
-    fig, ax = plt.subplots(figsize=(9, 4.6), layout="constrained")
+    fig, ax = plt.subplots(figsize=(WIDE, 5), layout="constrained")
     x = numbered_words()
     (right,), (wrong,) = split_heads(x, 2), x.view(1, 2, 3, 3)
-    draw_words(ax, 0, 2.8, x[0], "x: three words of six numbers")
-    code = "view(B, T, H, d_k).transpose(1, 2)"
-    draw_heads_of(ax, 0, right, code, "right: every row\nis one word")
-    code = "view(B, H, T, d_k)"
-    draw_heads_of(ax, 5.6, wrong, code, "wrong: in head 0,\nrow 1 is still word 0")
-    ax.set(xlim=(-0.2, 21), ylim=(8.8, -2), aspect="equal")
+    draw_words(ax, 0, 3.5, x[0], "x: three words")
+    draw_heads_of(
+        ax, 0, right, "view(B, T, H, d_k)\n.transpose(1, 2)", "right: every row is one word"
+    )
+    draw_heads_of(ax, 7.3, wrong, "view(B, H, T, d_k)", "wrong: in head 0,\nrow 1 is still word 0")
+    ax.set(xlim=(-0.2, 17), ylim=(12, -2.6), aspect="equal")
     ax.axis("off")
     return fig
 

@@ -33,7 +33,7 @@ from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_language import PLACES, SUBJECTS, Sentence, encode, pad_batch, sample_corpus
 from shared.training.loop import fit
-from shared.visualization_utils import BLUE, GREY
+from shared.visualization_utils import BLUE, GREY, WIDE
 
 LAYERED = "beside, after a layer"
 D_MODEL, STEPS = 32, 200
@@ -155,7 +155,7 @@ CLAIM = Claim(
 
 def picture(results: Results) -> Figure:
     """Draws how often each pooling is right."""
-    fig, ax = plt.subplots(figsize=(7.6, 2.8), layout="constrained")
+    fig, ax = plt.subplots(figsize=(WIDE, 2.8), layout="constrained")
     right = {name: results.each(f"beside, {name}") for name in POOLINGS}
     guess = results.mean["beside, most frequent answer"]
     charts.bars(ax, right, COLORS, guess=guess, guess_name="guessing", number="{:.0%}")
@@ -167,8 +167,8 @@ main = Experiment(
     [CLAIM],
     picture,
     title="Is the barn plural? Only attention pooling nearly always knows",
-    note="asked of “those dogs beside the barn slept in a soft bed”, no layer before the pooling · "
-    f"share right after {STEPS} steps",
+    note="“those dogs beside the barn slept in a soft bed”\n"
+    f"answers right, no layer before the pooling, trained {STEPS} steps",
     answer="Pooled by attention {n[beside, attention]:.0%} of the answers are right, by the mean "
     "{n[beside, mean]:.0%}, and by the last word {n[beside, last word]:.0%}.",
 )
