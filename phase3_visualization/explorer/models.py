@@ -36,7 +36,7 @@ from shared.training.recipes import Recipe, Trained
 
 TWO_PLACES_STEPS, REVERSE_STEPS = 300, 150  # as scaling.py and positions.py train them
 # Of the 800 steps of MULTI_HEAD_RECIPE. Most are from its second quarter, where most happens.
-SHOWN_STEPS = (0, 100, 150, 180, 200, 220, 250, 300, 340, 400, 600, 800)
+SHOWN_STEPS = (0, 100, 150, 180, 200, 220, 250, 300, 340, 400, 800)
 
 
 # ---- numbers as text

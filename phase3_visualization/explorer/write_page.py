@@ -10,6 +10,7 @@ reading beside it. Writes explorer.html to visualizations/.
 import argparse
 import itertools
 import json
+import os
 from pathlib import Path
 
 import jinja2
@@ -99,9 +100,17 @@ def as_script_text(data: dict) -> str:
 
 
 def render(data: dict) -> str:
-    """Returns the whole page. The template names the styles and scripts that it reads."""
+    """Returns the whole page. The template names the styles and scripts that it reads.
+
+    A page that is published says where: its code at CODE_URL, itself at PAGE_URL of the environment.
+    """
     template = jinja2.Template(page_file("page.html.jinja"), undefined=jinja2.StrictUndefined)
-    return template.render(page_file=page_file, data=as_script_text(data))
+    return template.render(
+        page_file=page_file,
+        data=as_script_text(data),
+        code=os.environ.get("CODE_URL"),
+        address=os.environ.get("PAGE_URL"),
+    )
 
 
 USES = "--seed --quick --device --retrain --d-model --heads --layers --output-dir"

@@ -45,7 +45,8 @@ const Address = (() => {
   }
 
   // The state that a hash describes; first(words) gives what it leaves open.
-  function read(parts, { words: all, maxLength }, first) {
+  function read(parts, language, first) {
+    const { words: all, maxLength } = language;
     const words = (parts.get("words") ?? "").split(" ").filter(Boolean);
     const known = words.length > 0 && words.length <= maxLength && words.every((word) => all.includes(word));
     const state = first(known ? words : null);
@@ -53,13 +54,13 @@ const Address = (() => {
     const hidden = list(parts.get("hide")).map((part) => whole(part, 0, last)).filter((at) => at !== null);
     if (known || hidden.length) state.hidden = hidden;
     state.query = whole(parts.get("query"), 0, last) ?? state.hidden[0] ?? state.query;
-    Object.assign(state, readHead(parts.get("head")));
     if (/^(1|g\d{1,6})$/.test(parts.get("run"))) state.run = "1"; // "g7": older links asked for a seed
     state.step = whole(parts.get("step"), 0, Runs.lastStep(state.run)) ?? Runs.lastStep(state.run);
     state.causal = parts.get("mask") === "on";
     state.divisor = decimal(parts.get("divisor"), 0.05, 100);
     state.removed = [...new Set(list(parts.get("without")).filter(readHead))];
-    return state;
+    const shown = known && state.hidden.length ? Levers.costliest(state, language) : {};
+    return Object.assign(state, readHead(parts.get("head")) ?? shown);
   }
 
   // Changes of one kind that follow each other quickly (typing, a slider) are one step for the back button.

@@ -6,6 +6,7 @@
 const View = (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const NO_ROLE = "no role";
+  const BLANK = "____"; // the gap: a hidden word, <mask>
   const [WHITE, BLACK] = ["#ffffff", "#000000"];
   const darkGround = matchMedia("(prefers-color-scheme: dark)");
   let colors; // {weights, roles}: each {light, dark}
@@ -18,6 +19,8 @@ const View = (() => {
     return Number.isFinite(number) ? number.toFixed(digits).replace(/^-(?=.*[1-9])/, "−").replace(/^-/, "") : "∞";
   }
 
+  const short = (number) => String(Number(number.toFixed(2))); // 4, not 4.00
+
   // how: "pushState" or "replaceState". A browser may refuse, as Safari does after 100 changes in 30 seconds: then the
   // page goes on, and its address stays behind.
   function remember(how, hash, kept = null) {
@@ -26,6 +29,25 @@ const View = (() => {
     } catch (error) {
       if (error.name !== "SecurityError") throw error;
     }
+  }
+
+  // Where the page lies on the web its address can be sent: on a phone through its own sheet, elsewhere by the clipboard.
+  const isOnTheWeb = () => location.protocol.startsWith("http");
+
+  function shareButton(text) {
+    const share = button(text, async () => {
+      try {
+        if (navigator.share && matchMedia("(pointer: coarse)").matches) {
+          await navigator.share({ title: document.title, url: location.href });
+        } else {
+          await navigator.clipboard.writeText(location.href);
+          share.textContent = "the address is copied";
+        }
+      } catch (error) {
+        if (error.name !== "AbortError") share.textContent = "copy the address of this page";
+      }
+    });
+    return share;
   }
 
   const ground = () => (darkGround.matches ? "dark" : "light");
@@ -52,9 +74,9 @@ const View = (() => {
     return onGround.get(ground);
   }
 
-  // Heads are named and coloured by their role, at each stop of a training; heads[layer][head].role is null without.
-  // "1.0" is the fifth of eight: "head 5".
-  const headCalled = (name) => `head ${Levers.allHeads().indexOf(name) + 1}`;
+  // Heads are counted from 0, as in the lessons: "1.3" in a grid is "layer 1 head 3" in a sentence. They are coloured
+  // by their role, at each stop of a training; heads[layer][head].role is null without.
+  const headCalled = (name) => `layer ${name.replace(".", " head ")}`;
   const roleOf = ({ heads }, layer, head) => heads[layer][head].role ?? NO_ROLE;
   function roleColor(role) {
     const color = colors.roles[role] ?? "var(--no-role)";
@@ -138,16 +160,16 @@ const View = (() => {
   }
 
   // The likeliest words for one place, as lines; the true one is always among them and marked, and so is `also`, a
-  // reader's own guess. after, before: shares of all words.
+  // reader's own guess. Words of the right kind, kin, have its colour. after, before: shares of all words.
   const NEVER_SAID = ["<pad>", "<mask>", "<start>"];
-  function guesses(after, vocabulary, truth, { count = 5, before = null, also = null } = {}) {
+  function guesses(after, vocabulary, truth, { count = 5, before = null, also = null, kin = [] } = {}) {
     const words = [...after.keys()].filter((word) => !NEVER_SAID.includes(vocabulary[word]));
     words.sort((a, b) => after[b] - after[a]);
     const shown = new Set([truth, also].filter((word) => word !== null));
     for (const word of words) if (shown.size < count) shown.add(word);
     return words.filter((word) => shown.has(word)).map((word) => bar(vocabulary[word], after[word],
       before ? change(before[word], after[word]) : percent(after[word]), {
-        color: word === truth ? "own" : "other",
+        color: word === truth || kin.includes(vocabulary[word]) ? "own" : "other",
         before: before && before[word],
         mark: [word === truth && "✓", word === also && "you"].filter(Boolean).join(" "),
       }));
@@ -160,7 +182,7 @@ const View = (() => {
   const isUsable = (button) => button.getAttribute("aria-disabled") !== "true";
 
   return {
-    NO_ROLE, useColors, byId, on, fixed, weightColor, rgb, readable, roleOf, roleColor, headCalled, element, svg,
-    indexOfLargest, fill, button, percent, change, jobOf, those, bar, guesses, remember, setUsable, isUsable, darkGround,
+    NO_ROLE, BLANK, useColors, byId, on, fixed, short, weightColor, rgb, readable, roleOf, roleColor, headCalled, element, svg,
+    indexOfLargest, fill, button, percent, change, jobOf, those, bar, guesses, remember, isOnTheWeb, shareButton, setUsable, isUsable, darkGround,
   };
 })();

@@ -130,14 +130,14 @@ const Break = (() => {
     const marks = marksOf(state.answers);
     const [right, open] = [true, null].map((kind) => marks.filter((mark) => mark === kind).length);
     const bets = wagers.map(({ title }, i) =>
-      element("li", { class: { true: "won", false: "lost" }[marks[i]] }, `${title} `, element("b", {}, SIGN[marks[i]])));
+      element("li", { class: { true: "won", false: "lost" }[marks[i]] },
+        button(title, () => go(i), { class: "link" }), " ", element("b", {}, SIGN[marks[i]])));
     return [
       element("h2", { tabindex: "-1" }, `${right} of ${marks.length}`),
       element("p", {}, open ? `Not asked yet: ${open}.` : right === marks.length ? "You saw all of it coming."
         : `Attention surprised you in ${marks.length - right} of ${marks.length}. That is what bets are for.`),
       element("ol", {}, ...bets),
-      quiet(location.protocol.startsWith("http") ? "The address of this page holds your score: copy it to send it."
-        : "This page lies on a disk. Its address works for others once the page lies on the web."),
+      ...(View.isOnTheWeb() ? [quiet("The address of this page holds your score."), View.shareButton("send your score")] : []),
       button("start again", again)];
   }
 

@@ -9,7 +9,7 @@ const Live = (() => {
   const { turns, quiet, pane, panes, letter, cells, map, onTrack, here, mean, loss } = Stage;
   const { run, softmax } = Network;
 
-  const withGap = (words, hidden) => words.map((word, i) => (i === hidden ? "▢" : word));
+  const withGap = (words, hidden) => words.map((word, i) => (i === hidden ? View.BLANK : word));
 
   // How far two rows of logits stand apart as probabilities, from 0 to 1: total variation.
   function distance(before, after) {
@@ -20,18 +20,16 @@ const Live = (() => {
   // ---- a head is knocked out: can it go? All of the interval in which its cost lies has to be below a line
 
   const CAN_GO = 0.01; // nats
-  const AXIS = 4 * CAN_GO; // what costs more goes on beyond the picture
   const lessSure = (nats) => 1 - Math.exp(-Math.max(0, nats)); // what a hidden word loses of its probability, a share
   const inPercent = (nats) => percent(lessSure(nats), 1);
 
-  // How much less sure the model is without a head, with its 95 % interval and the line.
-  function costLine(name, cost, interval) {
-    const onAxis = (nats) => lessSure(nats) / lessSure(AXIS);
+  // How much less sure the model is without a head, with its 95 % interval and the line. top: where the axis ends.
+  function costLine(name, { cost, interval }, top) {
+    const onAxis = (nats) => lessSure(nats) / lessSure(top);
     const line = bar(name, onAxis(cost), inPercent(cost), { color: "other" });
     const track = line.querySelector(".track");
     const crosses = interval[0] < CAN_GO && interval[1] >= CAN_GO;
-    if (interval[1] < AXIS) onTrack(track, crosses ? "whisker crosses" : "whisker", interval.map(onAxis));
-    else line.classList.add("beyond");
+    onTrack(track, crosses ? "whisker crosses" : "whisker", interval.map(onAxis));
     onTrack(track, "decides", [onAxis(CAN_GO), onAxis(CAN_GO)]);
     return line;
   }
@@ -45,7 +43,8 @@ const Live = (() => {
     if (!answered) return [pane(say("whole"), sentence, ...guesses(whole, language.vocabulary, truth))];
     const heads = [...example.heads].sort((a, b) => a.cost - b.cost);
     const nameOf = ({ head }) => headCalled(head.join("."));
-    const lines = heads.map((each) => costLine(nameOf(each), each.cost, each.interval));
+    const top = Math.max(...heads.map(({ interval }) => interval[1]));
+    const lines = heads.map((each) => costLine(nameOf(each), each, top));
     const [least] = heads;
     const go = heads.filter((each) => each.interval[1] < CAN_GO).length;
     const ends = { cost: inPercent(least.cost), most: inPercent(least.interval[1]) };
@@ -251,7 +250,7 @@ const Live = (() => {
     const picture = element("div", { class: "pretty" },
       ...(answered ? ["weight", "left"].map((name) => element("span", { class: "over" }, say(name))) : []),
       column("names", name), column("weights", number), lines(weights, hidden, thickest),
-      column("sure", answered ? sure : (j) => element("span", {}, j === hidden ? "\u00a0▢" : "")));
+      column("sure", answered ? sure : (j) => element("span", {}, j === hidden ? `\u00a0${View.BLANK}` : "")));
     const shown = [picture, quiet(say("typical", { word: words[thickest] }))];
     if (!answered) return shown;
     const both = [thickest, mattered].map((j) => pane(say("two", { word: words[j] }),

@@ -6,8 +6,9 @@ const Arcs = (() => {
   const { byId, element, svg, percent, indexOfLargest } = View;
   const LEAST = 0.03; // a weight below this gets no arc
   const [LOW, HIGH] = [20, 100]; // pixels from a word to the top of its arc
-  const ROUNDS = 6; // drops travel so often, then the picture rests
+  const EACH = 700; // milliseconds in which a drop travels, one word after the other; what has no arc takes a third
 
+  let timer;
   let drawn = null; // the arcs on the screen, to draw them again when words move to other lines
   let shown = ""; // the words on the screen
   let boxes = null; // where they stand; measured when they have moved, not for each arc
@@ -55,18 +56,18 @@ const Arcs = (() => {
   }
 
   // The weights of one query as arcs, and as a number under each word. isAlone: only the thickest is drawn. isOut: nobody
-  // hears of them. isMoving: what each word gives travels along its arc, a drop as large as its share.
+  // hears of them. isMoving: what each word gives travels along its arc, a drop with its share on it.
   function drawArcs(picture) {
     const { weights, query, color, isAlone, isOut, isMoving } = drawn = picture;
     const words = [...byId("words").children];
-    const most = indexOfLargest(weights);
+    const most = indexOfLargest(Array.from(weights, (share, j) => (j === query ? 0 : share)));
     words.forEach((word, j) => {
       word.querySelector(".weight").textContent = percent(weights[j]);
       word.classList.toggle("most", j === most && j !== query); // no arc leads to the word that asks
     });
     byId("words").classList.toggle("arrives", isMoving);
+    byId("words").classList.toggle("alone", isAlone);
     byId("words").style.setProperty("--arc", color);
-    byId("words").style.setProperty("--taken", `${100 * weights[most]}%`);
     boxes ??= words.map(({ offsetLeft, offsetWidth, offsetTop, offsetHeight }) =>
       ({ x: offsetLeft + offsetWidth / 2, top: offsetTop, bottom: offsetTop + offsetHeight }));
     const parts = [];
@@ -74,29 +75,61 @@ const Arcs = (() => {
       if (j === query || weights[j] < LEAST || (isAlone && j !== most)) return;
       const [high, low] = [box.top, boxes[query].top].sort((a, b) => a - b);
       const far = boxes.some(({ top }) => top > high && top < low); // it runs through the words of a line between
-      parts.push(svg("path", { d: arc(boxes[query], box), "data-key": j, "stroke-width": (1 + 9 * weights[j]).toFixed(1),
-        opacity: far ? 0.35 : 1 }));
-      if (isMoving && !stillness.matches) parts.push(drop(arc(box, boxes[query]), weights[j], j));
+      const isBetween = box.top !== boxes[query].top; // two lines of words: thinner, so that it can be followed
+      parts.push(svg("path", { d: arc(boxes[query], box), "data-key": j, opacity: far ? 0.35 : 1,
+        "stroke-width": (1 + (isBetween ? 4 : 9) * weights[j]).toFixed(1) }));
+      if (isAlone) parts.push(svg("circle", { cx: box.x, cy: box.top > boxes[query].bottom || !isBetween ? box.top : box.bottom, r: 6 }));
     });
     byId("arcs").replaceChildren(...parts);
-    byId("arcs").querySelectorAll("animateMotion").forEach((motion) => motion.beginElement());
+    clearTimeout(timer);
+    if (isMoving && stillness.matches) fillUpTo(weights.length);
+    else if (isMoving) flow(0);
     byId("arcs").style.color = color;
     byId("arcs").classList.toggle("out", isOut);
   }
 
   const stillness = matchMedia("(prefers-reduced-motion: reduce)");
 
-  function drop(path, weight, j) {
-    const circle = svg("circle", { r: 3 + 6 * weight, "data-key": j });
-    circle.append(svg("animateMotion", { path, dur: "1.6s", repeatCount: ROUNDS, begin: "indefinite" }));
-    setTimeout(() => circle.remove(), 1600 * ROUNDS);
-    return circle;
+  // Word by word: a drop travels, the lines about its word light up, and the gap is fuller. Then everything rests.
+  function flow(j) {
+    fillUpTo(j);
+    light(j < drawn.weights.length ? j : null);
+    if (j === drawn.weights.length) return;
+    const has = drop(j);
+    timer = setTimeout(() => flow(j + 1), has ? EACH : EACH / 3);
+  }
+
+  // What arrived from the words before this one; the part of the word that gives most has the colour of the arc.
+  function fillUpTo(end) {
+    const { weights } = drawn;
+    const sum = (to) => weights.slice(0, to).reduce((a, b) => a + b, 0);
+    const most = indexOfLargest(weights);
+    const ends = { from: sum(Math.min(most, end)), upto: sum(Math.min(most + 1, end)), taken: sum(end) };
+    for (const [name, share] of Object.entries(ends)) byId("words").style.setProperty(`--${name}`, `${100 * share}%`);
+  }
+
+  function light(key) {
+    for (const line of document.querySelectorAll("#more [data-key]")) line.classList.toggle("now", line.dataset.key === String(key));
+  }
+
+  function drop(j) {
+    const { weights, query } = drawn;
+    if (!byId("arcs").querySelector(`path[data-key="${j}"]`)) return false;
+    const move = svg("animateMotion", { path: arc(boxes[j], boxes[query]), dur: `${EACH}ms`, begin: "indefinite" });
+    const [circle, text, both] = [svg("circle", { r: 4 + 6 * weights[j] }), svg("text", { y: -14 }), svg("g", { class: "drop", "data-key": j })];
+    text.textContent = percent(weights[j]);
+    both.append(circle, text, move);
+    byId("arcs").append(both);
+    move.beginElement();
+    setTimeout(() => both.remove(), EACH);
+    return true;
   }
 
   // Only what leads to one word, while a pointer or the focus is on it; all again for null.
   function isolate(key) {
     const alone = byId("arcs").querySelector(`[data-key="${key}"]`) !== null;
     for (const part of byId("arcs").children) part.classList.toggle("faint", alone && part.dataset.key !== String(key));
+    light(key);
   }
 
   function wire() {
@@ -104,6 +137,8 @@ const Arcs = (() => {
     const wordAt = ({ target }) => [...box.children].indexOf(target.closest(".word"));
     for (const event of ["pointerover", "focusin"]) box.addEventListener(event, (at) => isolate(wordAt(at)));
     for (const event of ["pointerleave", "focusout"]) box.addEventListener(event, () => isolate(null));
+    byId("more").addEventListener("pointerover", ({ target }) => isolate(target.closest("[data-key]")?.dataset.key));
+    byId("more").addEventListener("pointerleave", () => isolate(null));
   }
 
   // Over the words of one line; between two lines from the edge of one word to the facing edge of the other.

@@ -5,13 +5,12 @@
 
 const Look = (() => {
   const { byId, on, fixed, element, percent, change, jobOf, roleOf, roleColor, headCalled, indexOfLargest, setUsable, isUsable } = View;
-  const BLANK = "____"; // for <mask>, until its vector is spoken of
   const TYPED = 700; // milliseconds without a key: who types has paused, and the words are taken for a sentence
-  const PAUSE = 150; // milliseconds without a change before sets of heads are tried, which takes some hundred passes
 
-  let data, language, state, maps, timer, typing;
+  const NO_GUESS = [3, 5]; // steps that speak of the gap: it stays one
+
+  let data, language, state, maps, typing;
   let hidByReader = false; // a word that a reader hid stays hidden while the sentence is typed
-  const sets = new Map(); // what is asked -> the smallest set of heads that changes the guess
 
   const hash = () => Address.write(state, firstState(null));
   const here = () => Levers.nameOf(state.layer, state.head);
@@ -51,16 +50,19 @@ const Look = (() => {
     const keep = hidByReader && stillThere.length === state.hidden.length;
     const hidden = keep ? stillThere : [askedFor(words)];
     const query = keep ? Math.min(state.query, words.length - 1) : hidden[0];
-    set({ words, hidden, query, removed: [], guess: null }, kind);
+    set(withCostliest({ words, hidden, query, removed: [], guess: null }), kind);
+  }
+
+  // These changes, and the head whose loss then costs the hidden word most.
+  function withCostliest(changes) {
+    const then = { ...state, ...changes };
+    return { ...changes, ...(then.hidden.length ? Levers.costliest(then, language) : {}) };
   }
 
   // Looking elsewhere, as the bet goes on.
   const look = (changes, kind) => set({ ...changes, covered: state.covered }, kind);
   const choose = (at) => look({ query: at }, `word ${at}`);
-  function chooseHead(layer, head) { // in the story with a word that shows what the head does
-    const query = Story.isOpen() ? state.query : Story.askerOf(state, layer, head);
-    look({ layer, head, query }, `head ${layer}.${head}`);
-  }
+  const chooseHead = (layer, head) => look({ layer, head }, `head ${layer}.${head}`);
   const knockOut = (layer, head) =>
     set({ removed: Levers.toggled(state.removed, Levers.nameOf(layer, head)) }, `knock ${layer}.${head}`);
 
@@ -73,7 +75,7 @@ const Look = (() => {
     const words = pass.tokens.map((token) => language.vocabulary[token]);
     const row = pass.layers[state.layer].weights[state.head][state.query];
     return {
-      state: { ...state }, stop, pass, words: words.map((word) => (word === "<mask>" ? BLANK : word)), row,
+      state: { ...state }, stop, pass, words: words.map((word) => (word === "<mask>" ? View.BLANK : word)), row,
       named: stop.heads.flat().filter(({ role }) => role !== null).length,
       before: Levers.measure(Levers.untouched(state), language), after: Levers.measure(state, language),
     };
@@ -88,7 +90,6 @@ const Look = (() => {
     drawTime(now);
     if ([0, 5, 6].includes(Story.here())) drawHeads(now);
     drawLevers(now);
-    drawBreak(now);
   }
 
   function drawSentence({ stop, words, row, after }) {
@@ -96,7 +97,8 @@ const Look = (() => {
     const shown = words.map((text, i) => {
       const isHidden = state.hidden.includes(i);
       const isAsked = isHidden && (i === state.query || state.story !== null);
-      if (!isHidden || state.covered) return { text, isHidden };
+      if (!isHidden) return { text, isHidden };
+      if (state.covered || NO_GUESS.includes(state.story)) return { text: "\u00a0", isHidden };
       if (isOpen) return { text, isHidden, note: `hides “${state.words[i]}”` };
       const guess = `${language.vocabulary[after.best]}${after.best === after.truth ? "" : "?"}`;
       return { text: isAsked ? guess : text, isHidden };
@@ -123,7 +125,7 @@ const Look = (() => {
     const badge = element("span", { class: "badge" }, jobOf(role ?? View.NO_ROLE));
     badge.style.setProperty("--head", roleColor(role));
     if (role && Words.fits(role, state.words, state.query, language)) parts.push(", ", badge);
-    else if (role) parts.push(element("span", { class: "quiet" }, ` (this head works for ${View.those(role)}, not for this word)`));
+    else if (role) parts.push(element("span", { class: "quiet" }, ` (its usual job is another: ${jobOf(role)})`));
     if (isOut) parts.push(element("b", { class: "changed" }, ". It still looks, but what it sees no longer gets through."));
     return parts;
   }
@@ -133,7 +135,7 @@ const Look = (() => {
     const nothing = "Nothing is hidden, so there is nothing to guess.";
     byId("question").textContent = after ? `Its best guesses, of all ${language.words.length} words` : nothing;
     const bars = !after || state.covered ? [] : View.guesses(after.probabilities, language.vocabulary, after.truth,
-      { before: touched ? before.probabilities : null, also: state.story === 1 ? state.guess : null });
+      { before: touched ? before.probabilities : null, also: state.story === 1 ? state.guess : null, kin: Story.kindOf(after) });
     byId("guesses").replaceChildren(...bars);
     byId("kind").replaceChildren(...(bars.length ? Story.kindBar({ before, after }, touched) : []));
     byId("guess-note").textContent = after && !state.covered
@@ -150,6 +152,7 @@ const Look = (() => {
   function drawHeads(now) {
     const { stop, pass, words, after } = now;
     const isFree = Story.isOpen();
+    const tried = Story.toPress(state);
     const costs = Levers.allHeads().map((head) => {
       if (!after || !isFree) return "";
       const other = Levers.measure({ ...state, removed: Levers.toggled(state.removed, head) }, language);
@@ -160,9 +163,10 @@ const Look = (() => {
     const truth = after && `“${language.vocabulary[after.truth]}”`;
     byId("heads-heading").textContent = after && isFree ? `Eight heads, and what ${truth} gets without each` : "Eight heads";
     const role = roleOf(stop, state.layer, state.head);
-    byId("head-heading").textContent = `H${headCalled(here()).slice(1)}: ${jobOf(role)}`;
-    byId("head-heading").title = `In the lessons: head ${here()}`;
+    for (const { map, layer, head } of maps) map.classList.toggle("try", Levers.nameOf(layer, head) === tried);
+    byId("head-heading").textContent = `L${headCalled(here()).slice(1)}: ${jobOf(role)}`;
     byId("large-note").textContent = Story.ofHead(now);
+    byId("large-bars").replaceChildren(...Story.barsWithout(now));
     if (!byId("large-fold").open) return;
     Maps.drawLarge(byId("large"), words, pass.layers[state.layer].weights[state.head],
       (i, j) => state.causal && j > i, state.query, choose);
@@ -187,41 +191,33 @@ const Look = (() => {
     byId("divisor").value = Math.log2(divisor);
     byId("divisor").setAttribute("aria-valuetext", fixed(divisor));
     const usual = state.divisor === null ? ` = √${model.d_model / model.num_heads}, as it was trained` : "";
-    byId("divisor-note").textContent = `${fixed(divisor)}${usual}`;
+    byId("divisor-note").textContent = `${View.short(divisor)}${usual}`;
     byId("removed-note").textContent = state.removed.length
       ? `cut off: ${state.removed.map(headCalled).join(", ")}` : "no head is cut off";
     byId("hide").textContent = `${state.hidden.includes(state.query) ? "show" : "hide"} “${state.words[state.query]}”`;
+    byId("knock").textContent = state.removed.length ? "put back what is cut off" : `cut off ${headCalled(here())}`;
     setUsable(byId("reset"), Levers.active(state).length > 0);
   }
 
-  // What the main button breaks: the chosen head, or the smallest set of heads that changes the guess.
-  function drawBreak({ after }) {
-    clearTimeout(timer);
-    const key = JSON.stringify([state.run, state.step, state.words, state.hidden, here()]);
-    const set = sets.get(key);
-    const many = set?.length > 1;
-    const cut = `cut off ${(set ?? [here()]).map(headCalled).join(" and ")}`;
-    byId("knock").textContent = state.removed.length ? "put back what is cut off" : cut;
-    byId("knock").dataset.heads = (set ?? [here()]).join("_");
-    byId("breaks").textContent = set === undefined ? ""
-      : set === null ? "No three heads together change the best guess here."
-        : many ? `No head alone changes the best guess here: it takes ${set.length} together.` : "";
-    if (set !== undefined || !after || Story.here() !== 0) return;
-    timer = setTimeout(() => {
-      sets.set(key, Levers.breaking(state, language));
-      drawBreak({ after });
-    }, PAUSE);
-  }
-
   // ---- controls
+
+  // The kinds of words, with that one open which a sentence goes on with.
+  function drawKinds(words) {
+    const add = (word) => {
+      type(`${byId("sentence").value} ${word}`.trim(), false);
+      byId("chips").querySelector("[aria-pressed=true]").focus();
+    };
+    Words.drawChips(byId("chips"), Words.nextKind(words, language), language, add);
+  }
 
   // What is wrong is said while it is typed. The picture keeps the last whole sentence until who types pauses, or is done.
   function readTyped({ isDone = false } = {}) {
     clearTimeout(typing);
     const result = Words.read(byId("sentence").value, language);
-    Words.explain(result, language, takeWord);
+    Words.explain(result, language, takeWord, type);
     byId("sentence").setAttribute("aria-invalid", Boolean(result.problem));
     byId("look").classList.toggle("stale", Boolean(result.problem));
+    if (byId("sentence").value === "" || result.words) drawKinds(result.words ?? []);
     if (!result.words) return;
     if (isDone) setWords(result.words, "typing");
     else typing = setTimeout(() => setWords(result.words, "typing"), TYPED);
@@ -236,16 +232,16 @@ const Look = (() => {
     byId("guess-card").scrollIntoView({ block: "nearest" });
   }
 
-  function type(text) {
+  function type(text, isFocused = true) {
     byId("sentence").value = text;
-    byId("sentence").focus();
+    if (isFocused) byId("sentence").focus();
     readTyped({ isDone: true });
   }
 
   const takeWord = (unknown, word) => type(Words.replaced(byId("sentence").value, unknown, word));
 
   function readWell() {
-    Words.explain({}, language, takeWord);
+    Words.explain({}, language, takeWord, type);
     byId("sentence").removeAttribute("aria-invalid");
     byId("look").classList.remove("stale");
   }
@@ -263,7 +259,7 @@ const Look = (() => {
     hidByReader = true;
     const { hidden, query } = state;
     const others = hidden.filter((at) => at !== query);
-    set({ hidden: hidden.includes(query) ? others : [...hidden, query].sort((a, b) => a - b) }, "hide");
+    set(withCostliest({ hidden: hidden.includes(query) ? others : [...hidden, query].sort((a, b) => a - b) }), "hide");
   }
 
   function setDivisor() {
@@ -299,12 +295,11 @@ const Look = (() => {
     }, true);
     on("words", "keydown", (event) => Arcs.moveChoice(event, state.query, choose));
     on("heads", "keydown", moveHead);
-    Words.drawChips(byId("chips"), language.groups, (word) => type(`${byId("sentence").value} ${word}`.trim()));
     press("clear", () => type(""));
     on("causal", "change", () => set({ causal: byId("causal").checked }, "causal"));
     on("divisor", "input", setDivisor);
     on("step", "input", () => look({ step: Runs.get(state.run).stops[byId("step").value].step }, "time"));
-    press("knock", () => set({ removed: state.removed.length ? [] : byId("knock").dataset.heads.split("_") }, "knock"));
+    press("knock", () => set({ removed: state.removed.length ? [] : [here()] }, "knock"));
     press("hide", hide);
     press("reset", () => set({ ...Levers.UNTOUCHED, removed: [] }, "reset"));
     Arcs.wire();
@@ -332,9 +327,8 @@ const Look = (() => {
     readWell();
     redraw();
     showTyped(); // whoever types there, or typed
+    drawKinds([]);
   }
 
-  const leave = () => clearTimeout(timer);
-
-  return { start, show, hide: leave, redraw, state: () => ({ ...state }) };
+  return { start, show, hide: () => {}, redraw, state: () => ({ ...state }) };
 })();

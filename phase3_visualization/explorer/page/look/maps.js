@@ -74,11 +74,10 @@ const Maps = (() => {
       const out = state.removed.includes(name);
       const named = roleOf(model, layer, head);
       const job = isTold ? element("small", {}, named === View.NO_ROLE ? "no job" : jobOf(named)) : "";
-      role.replaceChildren(headCalled(name), job);
+      role.replaceChildren(name, job);
       map.style.setProperty("--head", roleColor(named));
       map.setAttribute("aria-pressed", chosen);
       map.tabIndex = chosen ? 0 : -1; // Tab enters the grid once; arrows move in it
-      map.title = `head ${name} in the lessons`;
       map.setAttribute("aria-label", `${headCalled(name)}, ${jobOf(named)}${out ? ", cut off" : ""}`);
       cell.classList.toggle("out", out);
       cell.classList.toggle("lit", model.heads[layer][head].role !== null);
@@ -91,7 +90,7 @@ const Maps = (() => {
 
   // One head large, as a table: it can be read aloud. Its cells are made once for a length and then only filled.
   function makeLarge(box, length, onChoose) {
-    const top = element("tr", {}, element("th", { class: "corner" }, "looks ↓ %"));
+    const top = element("tr", {}, element("th", { class: "corner" }, "who looks ↓ at whom → %"));
     const rows = [];
     for (let i = 0; i < length; i++) {
       top.append(element("th", { scope: "col" }, element("span")));

@@ -18,10 +18,11 @@ const Steps = (() => {
     return { q: ofHead(query[at]), keys: key.map(ofHead), values: value.map(ofHead), shares: weights[head][at] };
   }
 
-  // One key: how well it fits, its share, and what the first number of its value adds.
-  function keyRow(label, fit, isHidden, divisor, share, [first]) {
+  // One key, of the word at this place: how well it fits, its share, and what the first number of its value adds.
+  function keyRow(at, label, fit, isHidden, divisor, share, [first]) {
     const cells = [fixed(fit), isHidden ? "hidden" : fixed(fit / divisor), percent(share, 1), fixed(share * first)];
     const row = rowOf(label, cells);
+    row.dataset.key = at;
     row.children[3].classList.add("weight");
     row.children[3].style.setProperty("--weight", share);
     return row;
@@ -32,10 +33,10 @@ const Steps = (() => {
 
   function table(pass, state, words, divisor) {
     const { q, keys, values, shares } = vectors(pass, state);
-    const headings = ["key of", "query · key", `÷ ${fixed(divisor)}`, "share", "share · v₁"];
+    const headings = ["key of", "query · key", `÷ ${View.short(divisor)}`, "share", "share · v₁"];
     const top = element("tr", {}, ...headings.map((name) => element("th", { scope: "col" }, name)));
     const rows = words.map((label, j) =>
-      keyRow(label, dot(q, keys[j]), state.causal && j > state.query, divisor, shares[j], values[j]));
+      keyRow(j, label, dot(q, keys[j]), state.causal && j > state.query, divisor, shares[j], values[j]));
     const output = values.reduce((sum, [first], j) => sum + shares[j] * first, 0);
     const sum = rowOf("sum", ["", "", percent(shares.reduce((a, b) => a + b, 0), 1), fixed(output)]);
     const parts = [element("thead", {}, top), element("tbody", {}, ...rows), element("tfoot", {}, sum)];
@@ -75,12 +76,14 @@ const Story = (() => {
     const choices = Words.oneOfEachKind(truth, language.groups).map((choice) => button(choice, () =>
       bet(1, Words.groupOf(choice, language.groups) === Words.groupOf(truth, language.groups),
         { guess: language.index.get(choice), covered: false })));
-    const skip = button("I do not know: show me", () => bet(1, null, { covered: false }), { class: "link" });
-    return [row(...choices), row(skip)];
+    return [row(...choices)];
   }
 
-  const tellWord = (now) => (now.state.covered ? askWord(now)
-    : [verdict(1, "You chose a word of the right kind.", "You chose a word of another kind.")]);
+  function tellWord(now) {
+    if (now.state.covered) return askWord(now);
+    const right = now.state.guess === now.after.truth ? "You chose the hidden word." : "You chose a word of the right kind.";
+    return [verdict(1, right, "You chose a word of another kind.")];
+  }
 
   function askCut({ state, after }) {
     const removed = [Levers.nameOf(state.layer, state.head)];
@@ -99,14 +102,18 @@ const Story = (() => {
   function openArc({ pass, state, stop, words, row: shares }) {
     const divisor = state.divisor ?? Runs.model().divisor;
     const most = indexOfLargest(shares);
-    const lines = words.map((name, j) =>
-      View.bar(name, shares[j], percent(shares[j]), { color: j === most ? "own" : "other" }));
-    const heading = element("p", { class: "quiet" }, "What it takes from each word, of all that it takes:");
+    const lines = words.map((name, j) => {
+      const line = View.bar(name, shares[j], percent(shares[j]), { color: j === most ? "own" : "other" });
+      line.dataset.key = j;
+      return line;
+    });
+    const heading = element("p", { class: "quiet" }, "What it takes from each word:");
     const table = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "the numbers of each key" },
       Steps.table(pass, state, words, divisor));
     const inWords = element("p", {}, `In the model the question is called the query, a label a key, and what is taken a value. Each of
       them is a list of ${dimension()} numbers. A query and a key are multiplied, number by number, and the products
-      added up; the sum is divided by ${fixed(divisor)}. That is how well they fit, and softmax makes shares of it.`);
+      added up; the sum is divided by ${View.short(divisor)}. That is how well they fit, and softmax makes shares of it.
+      Each value is then taken by its share. We show it for v₁, the first of the ${dimension()} numbers of a value.`);
     const parts = [fold("All the numbers: query, key and value", inWords, table)];
     if (seen.after) parts.push(fold("And then? From what arrived to a guess", ...throughBlock(state)));
     const keys = element("div", { class: "keys" }, heading, ...lines);
@@ -122,14 +129,16 @@ const Story = (() => {
   function throughBlock(state) {
     const losses = Levers.through(state, language);
     const names = ["the gap alone"];
-    for (let layer = 1; layer <= Runs.model().num_layers; layer++) names.push(`layer ${layer} looks`, `layer ${layer} thinks`);
+    for (let layer = 0; layer < Runs.model().num_layers; layer++) names.push(`layer ${layer} looks`, `layer ${layer} thinks`);
     const drops = losses.map((loss, i) => (i ? losses[i - 1] - loss : 0));
     const best = indexOfLargest(drops);
     const most = Math.max(...losses);
     return [
       element("p", {}, `The heads of a layer look around together, and what they bring is added to the gap. Then each word
         is worked on by itself: it “thinks”. The next layer does both again. If the model had to answer after each part,
-        how surprised would it be by the hidden word? The part that helps most is “${names[best]}”.`),
+        how surprised would it be by the hidden word? The part that helps most is “${names[best]}”.
+        ${drops.some((drop) => drop < 0) ? `Between the parts its surprise may also rise: training asks for an answer only at
+        the end, so what stands in the middle is meant for the next layer, not for you.` : ""}`),
       element("p", { class: "quiet" }, "Surprise at the hidden word, −ln of its probability, in nats: 0 if the model is certain of it, 0.7 at 50\u00a0%."),
       ...losses.map((loss, i) => View.bar(names[i], loss / most, fixed(loss), { color: i === best ? "own" : "other" })),
     ];
@@ -159,10 +168,15 @@ const Story = (() => {
   }
 
   const inSecond = () => havingRole("1", roleAt("0", asked));
+  const isTold = (state) => won.has(6) || state.run === "1";
 
   function askSeed({ state }) {
-    if (state.run === "1") return [verdict(6)];
     const there = inSecond();
+    if (isTold(state)) {
+      const training = (run, text, place) => button(text, () => act({ run, step: Runs.lastStep(run), ...place }, "seed"),
+        { "aria-pressed": String(state.run === run) });
+      return [verdict(6), row(training("0", "first training", asked), training("1", "second training", there))];
+    }
     const same = there !== null && there.layer === asked.layer && there.head === asked.head;
     const answer = (isRight) => () => bet(6, isRight, { run: "1", step: Runs.lastStep("1"), ...there });
     return [row(button("the same head", answer(same)), button("another head, or none", answer(!same)))];
@@ -171,7 +185,8 @@ const Story = (() => {
   // The end of the story: what was seen has a name, and there is more to do.
   function drawScore() {
     const link = (href, text) => element("a", { href, class: "button" }, text);
-    return [row(link("#view=own", "a sentence of your own"), link("#view=break", "six more bets"))];
+    const share = View.isOnTheWeb() ? [View.shareButton("send this page")] : [];
+    return [row(link("#view=own", "a sentence of your own"), link("#view=break", "six more bets"), ...share)];
   }
 
   const STEPS = [
@@ -179,12 +194,12 @@ const Story = (() => {
     { scene: atEnd, more: askCut, tells: ({ state }, text) => (state.removed.length ? text.then : text) },
     { scene: atEnd, more: openArc },
     { scene: () => ({ ...atEnd(), step: 0 }), tells: overTime },
-    { scene: atEnd },
+    { scene: atEnd, tells: ({ state }, text) => ({ ...text, says: `${text.says} ${idleLook(state) ? text.press : text.any}` }) },
     { scene: seedScene, more: askSeed, tells: ofSeeds },
     { scene: atEnd, more: drawScore },
   ];
   const NEXT = [ // what a step answers, so that the one before ends with a question
-    "", "does the line matter?", "why look there?", "who taught it that?", "the other heads?", "was that luck?", "what did we see?",
+    "", "does the line matter?", "why look there?", "who taught it?", "and other heads?", "was that luck?", "what did we see?",
   ];
   const count = STEPS.length;
 
@@ -195,20 +210,20 @@ const Story = (() => {
     const there = havingRole("1", role);
     const answers = [...won.values()].filter((is) => is !== null);
     const score = `${answers.filter(Boolean).length} of ${answers.length} bets won. `;
-    const heads = Runs.lanes("0").flatMap((lane) => lane.heads.at(-1)).map(headCalled);
-    const other = heads.find((name) => name !== headCalled(landings[0])) ?? "head 1";
     const hidden = state.words[state.query];
     const now_hidden = state.hidden.map((at) => `“${state.words[at]}”`).join(" and ");
     const values = {
-      named: named || "none", heads: Levers.allHeads().length, words: language.words.length, other,
+      named: named || "none", heads: Levers.allHeads().length, words: language.words.length,
       looked: words[indexOfLargest(rowAtEnd(state))], most: words[indexOfLargest(shares)],
+      share: percent(Math.max(...shares)),
       question: Object.hasOwn(language.verbs, hidden) ? "Who or what does it?" : "What is being done here?",
       job: jobOf(role), job_now: jobOf(View.roleOf(stop, state.layer, state.head)),
-      Asked: capital(headCalled(place)), there: there && headCalled(there),
+      Asked: capital(headCalled(place)), asked: headCalled(place), there: there && headCalled(there),
       score: answers.length ? score : "",
       hides: now_hidden && ` (now ${now_hidden})`,
     };
-    return after ? { ...values, ...guessed(before, after, stop) } : values;
+    if (!after) return values;
+    return { ...values, ...guessed(before, after, stop), ...(state.story === 5 ? looksNamed({ state, words }) : {}) };
   }
 
   const headCalled = ({ layer, head }) => View.headCalled(Levers.nameOf(layer, head));
@@ -278,52 +293,75 @@ const Story = (() => {
 
   // Step 6, by which head has the job in which training.
   function ofSeeds({ state }, text) {
-    if (state.run === "0") return text;
-    return inSecond() ? text.then : text.gone;
+    if (!isTold(state)) return text;
+    const { title, says } = inSecond() ? text.then : text.gone;
+    return { title: state.run === "0" ? text.before : title, says };
   }
 
-  // ---- one head
+  // ---- one head: does its look matter?
 
-  // The word that shows best what a head does: of those that its job concerns the one that looks most at another word.
-  function askerOf(state, layer, head) {
-    const weights = Levers.run(state, language).layers[layer].weights[head];
-    const { role } = Runs.stopAt(state).heads[layer][head];
-    const most = weights.map((shares, i) => {
-      const others = shares.map((share, j) => (j === i ? 0 : share));
-      return isAtWork(role, state, i, indexOfLargest(others)) ? Math.max(...others) : 0;
-    });
-    return indexOfLargest(most);
+  const LITTLE = 0.02; // a share of that size is not missed
+
+  // What the guess is with and without a head, and what it loses of the kind of the hidden word and of the word itself.
+  function costOf(state, head) {
+    const [before, after] = [[], [head]].map((removed) => Levers.measure({ ...state, removed }, language));
+    return { before, after, kind: shareOfKind(before) - shareOfKind(after), word: before.chance - after.chance };
   }
 
-  // Whether a word that looks most at another one does what the job says.
-  function isAtWork(role, { words }, from, to) {
-    const target = role?.split(" → ")[1];
-    if (!target) return true; // no job, or a job of places alone
-    return Words.fits(role, words, from, language) && Words.fits(`${target} → it`, words, to, language);
+  const isIdle = ({ kind, word }) => Math.abs(kind) < LITTLE && word < LITTLE;
+
+  // Where the gap looks through a head, other than at itself: {name, most, share}.
+  function lookOf(state, name) {
+    const [layer, head] = name.split(".");
+    const row = Levers.run(state, language).layers[layer].weights[head][state.query];
+    const others = Array.from(row, (share, j) => (j === state.query ? 0 : share));
+    const most = indexOfLargest(others);
+    return { name, most, share: others[most] };
   }
 
-  // What the chosen head does, first with the words of this sentence.
-  function ofHead({ state, stop, pass, words, row: shares }) {
+  // Of the heads that nobody would miss here the one that looks most; one that looks where the costliest looks goes first.
+  function idleLook(state) {
+    const goal = lookOf(state, costliestName(state)).most;
+    const looks = Levers.allHeads().filter((name) => isIdle(costOf(state, name))).map((name) => lookOf(state, name));
+    looks.sort((a, b) => (b.most === goal) - (a.most === goal) || b.share - a.share);
+    return looks[0] ?? null;
+  }
+
+  function costliestName(state) {
+    const { layer, head } = Levers.costliest(state, language);
+    return Levers.nameOf(layer, head);
+  }
+
+  // Step 5 shows the head whose loss costs most, and names one that looks without any use.
+  function looksNamed({ state, words }) {
+    const [costly, idle] = [costliestName(state), idleLook(state)];
+    const too = idle && idle.most === lookOf(state, costly).most ? ", too" : "";
+    return { costly: View.headCalled(costly), too, ...(idle && { idle: View.headCalled(idle.name), idle_at: words[idle.most] }) };
+  }
+
+  // What the chosen head does with this word, and in other sentences.
+  function ofHead({ state, stop, words, row: shares, after }) {
     const text = texts[4];
-    const most = indexOfLargest(shares);
     const asks = state.hidden.includes(state.query) ? "the gap" : `“${words[state.query]}”`;
     const { role, own } = stop.heads[state.layer][state.head];
-    const filled = { asks, most: words[most], share: percent(shares[most]) };
+    const filled = { asks, most: words[indexOfLargest(shares)], share: percent(Math.max(...shares)) };
     const parts = [text.here];
-    if (role && !Words.fits(role, state.words, state.query, language)) parts.push(text.not_its);
-    else if (!isAtWork(role, state, state.query, most)) parts.push(text.astray);
-    if (role === null) {
-      const rows = pass.layers[state.layer].weights[state.head];
-      const near = rows.filter((row, i) => Math.abs(indexOfLargest(row) - i) <= 1);
-      parts.push(near.length > rows.length / 2 ? text.near : text.none);
-    } else {
-      parts.push(text.often);
-      const lane = Runs.lanes(state.run).find((one) => one.role === role);
-      const twins = lane.heads[Runs.placeOf(state)].map(headCalled).filter((name) => name !== headCalled(state));
-      if (twins.length) parts.push(text.twin);
-      Object.assign(filled, { often: Math.round(100 * own), those: View.those(role), twins: twins.join(" and ") });
+    if (after) {
+      const cost = costOf(state, Levers.nameOf(state.layer, state.head));
+      const isHalf = cost.kind > shareOfKind(cost.before) / 2;
+      parts.push(text[isIdle(cost) ? "idle" : isHalf ? "costly" : Math.abs(cost.kind) < LITTLE ? "which" : "some"]);
     }
-    return View.fill(parts.join(" "), filled);
+    if (role !== null && isOpen()) parts.push(text.often);
+    return View.fill(parts.join(" "), { ...filled, often: Math.round(100 * own), those: View.those(role ?? "") });
+  }
+
+  // Two bars: the kind of the hidden word and the word itself, with the chosen head and without it.
+  function barsWithout({ state, after }) {
+    if (!after) return [];
+    const { before, after: without } = costOf(state, Levers.nameOf(state.layer, state.head));
+    const word = language.vocabulary[before.truth];
+    const own = View.bar(word, without.chance, View.change(before.chance, without.chance), { before: before.chance, mark: "✓" });
+    return [...kindBar({ before, after: without }, true), own];
   }
 
   // ---- where the reader is
@@ -386,9 +424,8 @@ const Story = (() => {
     byId("dots").replaceChildren(...STEPS.map((_, i) => element("i", { class: i < step ? "on" : null })));
     byId("back").hidden = step === 1;
     byId("next").hidden = step === count;
-    View.setUsable(byId("next"), isAnswered());
     byId("next").classList.toggle("main-button", !([1, 2, 6].includes(step) && !won.has(step))); // first the bet
-    byId("next").textContent = `next: ${NEXT[step]}`;
+    byId("next").textContent = isAnswered() ? `next: ${NEXT[step]}` : "I do not know: show me";
   }
 
   function drawStep(step, now) {
@@ -396,7 +433,7 @@ const Story = (() => {
     const text = texts[step - 1] ?? texts.at(-1).alone;
     const isAsked = now.after !== null || step === 3 || step >= 5 || step === 0;
     if (step === 6) asked ??= headToAsk(now.state);
-    byId("look").classList.toggle("second-run", now.state.run === "1");
+    byId("look").classList.toggle("told", isTold(now.state));
     const filled = values(now);
     const empty = { title: "Nothing is hidden.", says: "Choose a word of the sentence, and hide it." };
     const { title, says } = !isAsked ? empty : tells ? tells(now, text) : text;
@@ -408,7 +445,7 @@ const Story = (() => {
   function start(app, onAct) {
     [act, language, texts, landings] = [onAct, app.language, app.data.story, app.data.landings];
     on("back", "click", () => go(here() - 1));
-    on("next", "click", () => go(here() + 1));
+    on("next", "click", () => (isAnswered() ? go(here() + 1) : bet(1, null, { covered: false })));
     addEventListener("keydown", turn);
   }
 
@@ -416,5 +453,9 @@ const Story = (() => {
 
   const open = () => (won.has(1) ? landings : landings.slice(1));
 
-  return { start, draw, scene, stepOf, isOpen, here, ofKind, kindBar, askerOf, ofHead, landing, landings: open };
+  // The map that step 5 asks a reader to press, until it is pressed.
+  const toPress = (state) => (here() === 5 ? idleLook(state)?.name : null);
+  const kindOf = ({ truth }) => Words.kindOf(language.vocabulary[truth], language.groups);
+
+  return { start, draw, scene, stepOf, isOpen, here, ofKind, kindBar, kindOf, ofHead, barsWithout, toPress, landing, landings: open };
 })();

@@ -7,7 +7,8 @@
 
 const Words = (() => {
   const { byId, element } = View;
-  const EXPLAINED = 3; // unknown words of a sentence
+  const EXPLAINED = 2; // unknown words of a sentence
+  const OFFERED = 4; // words in place of one
   const SHOWN = 30; // letters of one
 
   const NAMES = { // as they are said after "the only": "the only animals it knows: cat, dog, fox"
@@ -17,7 +18,7 @@ const Words = (() => {
   };
   const NOUNS = ["animal", "person", "vehicle", "toy", "seat", "bed", "land", "water", "road", "building"];
   const NO_SUCH = { // kinds of words that the language does without
-    pronoun: "It has no pronouns: say who it is.",
+    pronoun: "It has no pronouns. Say who it is:",
     joining: "It has no such word: one sentence, one verb.",
   };
   const LIKE = 0.66; // how similar a word must be to be taken for a slip of the pen, and at most one letter longer
@@ -90,6 +91,7 @@ const Words = (() => {
   function instead(word, before, language) {
     const { groups, meanings, words } = language;
     const meaning = meaningOf(word, meanings);
+    if (meaning === "pronoun") return { says: NO_SUCH[meaning], words: someOf("person", groups, word) };
     if (NO_SUCH[meaning]) return { says: NO_SUCH[meaning], words: [] };
     if (meaning) return { says: `The only ${NAMES[meaning]} it knows:`, words: someOf(meaning, groups, word) };
     const similar = nearestWords(word, words, 3, LIKE);
@@ -125,17 +127,23 @@ const Words = (() => {
     return `In this toy English only ${NAMES[subject]} ever ${verb}, and only ${preposition} ${NAMES[place]}.`;
   }
 
-  // A chip for each word of the language, by groups.
-  function drawChips(box, groups, onTake) {
-    box.replaceChildren(...Object.entries(groups).map(([group, words]) => {
-      const chips = words.map((word) => {
-        const chip = element("button", { type: "button", class: "chip" }, word);
-        chip.addEventListener("click", () => onTake(word));
-        return chip;
-      });
-      const name = NAMES[group];
-      return element("div", { class: "group", role: "group", "aria-label": name }, element("span", {}, name), ...chips);
-    }));
+  // All words of the language by kinds: a press on a kind shows its words. kind: the one that is open.
+  function drawChips(box, kind, { groups }, onTake) {
+    const kinds = Object.keys(groups).map((group) => View.button(`${NAMES[group]} ${groups[group].length}`, () => {
+      drawChips(box, group, { groups }, onTake);
+      box.querySelector("[aria-pressed=true]").focus();
+    }, { "aria-pressed": String(group === kind) }));
+    const chips = groups[kind].map((word) => View.button(word, () => onTake(word), { class: "chip" }));
+    box.replaceChildren(element("div", { class: "group kinds" }, ...kinds),
+      element("div", { class: "group", role: "group", "aria-label": NAMES[kind] }, ...chips));
+  }
+
+  // The kind of word that a sentence goes on with: after its verb the place that goes with this verb.
+  function nextKind(words, { groups, verbs }) {
+    const next = words.length ? expected(words.at(-1), groups) : "determiner";
+    const verb = words.find((word) => Object.hasOwn(verbs, word));
+    if (next === "noun") return verb ? verbs[verb][2] : "animal";
+    return next === "verb" && verb ? "determiner" : next ?? "determiner";
   }
 
   // ---- the sentence as it is typed
@@ -160,27 +168,39 @@ const Words = (() => {
     const verb = unknown.length > 1 ? "are" : "is";
     const known = `the ${language.words.length} words that the models know`;
     const problem = `“${short(first.word)}”${more} ${verb} not among ${known}.`;
-    return { problem, unknown };
+    const typed = places.map(({ word, before }) =>
+      (language.words.includes(word) ? word : inPlaceOf(word, before, language))).filter(Boolean);
+    return { problem, unknown, nearest: typed.join(" ") };
   }
 
   // What is wrong, and for each unknown word others as buttons. What is below stays at the last sentence that was read.
-  function explain({ problem = "", unknown = [] }, language, onTake) {
+  // nearest: a sentence that it can read.
+  function explain({ problem = "", unknown = [], nearest = "" }, language, onTake, onRead) {
     const lines = unknown.slice(0, EXPLAINED).map(({ word, before }) => {
       const { says, words } = instead(word, before, language);
-      const buttons = words.map((known) => {
+      const buttons = words.slice(0, OFFERED).map((known) => {
         const button = element("button", { type: "button", class: "chip" }, known);
         button.addEventListener("click", () => onTake(word, known));
         return button;
       });
       return element("p", {}, element("b", {}, short(word)), ` ${says} `, ...buttons);
     });
-    byId("message").replaceChildren(...(problem ? [element("p", {}, problem)] : []), ...lines);
+    const whole = nearest ? [element("p", {}, View.button(`take “${nearest}”`, () => onRead(nearest), { class: "main-button" }))] : [];
+    byId("message").replaceChildren(...(problem ? [element("p", {}, problem)] : []), ...whole, ...lines);
+  }
+
+  // What stands for a word in a sentence that the model can read, or nothing.
+  function inPlaceOf(word, before, language) {
+    const meaning = meaningOf(word, language.meanings);
+    if (meaning === "determiner") return "the";
+    const [first] = instead(word, before, language).words;
+    return meaning === "pronoun" ? `the ${first}` : first;
   }
 
   // The typed text with one word replaced by another, wherever it stands.
   const replaced = (text, unknown, word) => split(text).map((part) => (part === unknown ? word : part)).join(" ");
 
   return {
-    isNoun, groupOf, kindOf, nameOfKind, aWordFor, oneOfEachKind, fits, ofVerb, drawChips, read, explain, replaced, nearestWords,
+    isNoun, groupOf, kindOf, nameOfKind, aWordFor, oneOfEachKind, fits, ofVerb, drawChips, nextKind, read, explain, replaced, nearestWords,
   };
 })();

@@ -7,7 +7,6 @@ const Levers = (() => {
   const UNTOUCHED = { causal: false, divisor: null, removed: [] };
   const NAMES = Object.keys(UNTOUCHED);
   const REMEMBERED = 200; // forward passes
-  const MOST = 3; // heads that are tried together
 
   const pulled = (state, name) => (name === "removed" ? state.removed.length > 0 : state[name] !== UNTOUCHED[name]);
   const active = (state) => NAMES.filter((name) => pulled(state, name));
@@ -85,28 +84,14 @@ const Levers = (() => {
       nameOf(Math.floor(i / num_heads), i % num_heads));
   }
 
-  function* setsOf(items, size, from = 0) {
-    if (size === 0) yield [];
-    for (let i = from; i < items.length && size > 0; i++) {
-      for (const rest of setsOf(items, size - 1, i + 1)) yield [items[i], ...rest];
-    }
-  }
-
-  // The smallest set of heads whose removal changes the best guess: the chosen head if it does so alone, else of all
-  // sets of that size the one that leaves the true word least. null if no three heads do.
-  function breaking(state, language) {
-    const whole = measure(untouched(state), language);
-    for (let size = 1; size <= MOST; size++) {
-      const changing = [...setsOf(allHeads(), size)]
-        .map((heads) => ({ heads, ...measure({ ...untouched(state), removed: heads }, language) }))
-        .filter(({ best: now }) => now !== whole.best);
-      const chosen = changing.find(({ heads }) => size === 1 && heads[0] === nameOf(state.layer, state.head));
-      if (changing.length) return (chosen ?? changing.reduce((a, b) => (b.chance < a.chance ? b : a))).heads;
-    }
-    return null;
+  // The head without which the hidden word keeps least: with it a sentence is shown.
+  function costliest(state, language) {
+    const left = allHeads().map((head) => measure({ ...untouched(state), removed: [head] }, language).chance);
+    const [layer, head] = allHeads()[left.indexOf(Math.min(...left))].split(".").map(Number);
+    return { layer, head };
   }
 
   return {
-    NAMES, UNTOUCHED, pulled, active, untouched, only, tokens, run, measure, through, nameOf, toggled, allHeads, breaking,
+    NAMES, UNTOUCHED, pulled, active, untouched, only, tokens, run, measure, through, nameOf, toggled, allHeads, costliest,
   };
 })();
