@@ -43,7 +43,7 @@ from shared.visualization_utils import (
 
 WIDTH, HEIGHT = 420, 594  # of the sheet in millimetres, measured from its upper left corner
 LEFT, MIDDLE, RIGHT = 20, 215, 400
-BODY, SMALL = 18, 14  # points
+BODY, SMALL = 21, 20  # points
 TITLE = "Attention in one sentence"
 
 
@@ -61,7 +61,7 @@ def band(fig: Figure, top: float, name: str, statement: str) -> None:
     height = 1 - top / HEIGHT
     fig.add_artist(Line2D((LEFT / WIDTH, RIGHT / WIDTH), (height, height), color=INK))
     put(fig, LEFT, top + 17, name, 42, weight="bold")
-    lines = textwrap.fill(statement, max(46, len(statement) // 2 + 8))  # two, whatever is said
+    lines = textwrap.fill(statement, max(40, len(statement) // 2 + 6))  # two, whatever is said
     put(fig, MIDDLE, top + 12, lines, BODY, va="center", linespacing=1.35)
 
 
@@ -78,22 +78,20 @@ def draw_one_head(fig: Figure, top: float, trained: Trained, words: list[str]) -
     """An arc from the hidden word to each that it asks, the weights, and the guess."""
     flow = flow_of(trained, words)
     most_attended = " and ".join(f'"{words[j]}"' for j in flow.most_attended) or "nobody"
-    statement = (
-        f"One word is hidden. It asks all words, {most_attended} the most, and mixes their answers."
-    )
+    statement = f"One word is hidden. It asks {most_attended} the most, and mixes their answers."
     band(fig, top, "1  One head", statement)
     weights = torch.zeros(len(words), len(words), dtype=torch.double)
     weights[flow.i] = flow.weights
-    ax = panel(fig, LEFT, top + 22, 270, 84)
+    ax = panel(fig, LEFT, top + 19, 270, 84)
     charts.arcs(ax, weights, flow.seen, BLUE, threshold=0.0)
     for position, weight in enumerate(flow.weights.tolist()):
         ax.text(position, -0.45, f"{weight:.0%}", color=QUIET, ha="center")
-    enlarge(ax, flow.seen, 34)
+    enlarge(ax, flow.seen, 44)
     steps = "weights = softmax(query · keys / √d)        output = weights · values"
-    put(fig, LEFT, top + 125, steps, 22, color=QUIET)
+    put(fig, LEFT, top + 125, steps, 28, color=QUIET)
     guess, chance = flow.guesses[0]
     put(fig, 312, top + 70, guess, 60, weight="bold", color=BLUE)
-    put(fig, 312, top + 84, f"its guess, {chance:.0%} sure", 22, color=QUIET)
+    put(fig, 312, top + 84, f"its guess, {chance:.0%} sure", 24, color=QUIET)
     return f'{statement} Of "{" ".join(flow.seen)}" it guesses "{guess}", {chance:.0%} sure.'
 
 
@@ -102,19 +100,19 @@ def draw_many_heads(fig: Figure, top: float, one: Trained, four: Trained, words:
     single, several = chosen_and_scored(one), chosen_and_scored(four)
     relation = max(CORE_RELATIONS, key=lambda name: several[name] - single[name])
     statement = (
-        f"Of new pairs of {relation.replace('-', ' and ')} one head alone finds "
-        f"{single[relation]:.0%}. The best of these four finds {several[relation]:.0%}."
+        f"New pairs of {relation.replace('-', ' and ')}: one head alone finds "
+        f"{single[relation]:.0%}, the best of these four {several[relation]:.0%}."
     )
     band(fig, top, "2  Many heads", statement)
     weights = weights_on_sentence(four.model, words)[0]
     for head, name in enumerate(head_names(four, MultiHeadAttention)[0]):
-        left, down = (LEFT, MIDDLE)[head % 2], top + 32 + 58 * (head // 2)
-        put(fig, left, down, name, 22, weight="bold", color=role_color(name))
-        ax = panel(fig, left, down + 4, RIGHT - MIDDLE, 44)
+        left, down = (LEFT, MIDDLE)[head % 2], top + 32 + 61 * (head // 2)
+        put(fig, left, down, name, 28, weight="bold", color=role_color(name))
+        ax = panel(fig, left, down + 2, RIGHT - MIDDLE, 44)
         color = role_color(name)
         pairs = None if color in (GREY, TAUPE) else related_pairs(name, words)
         charts.arcs(ax, weights[head], words, color, pairs=pairs)
-        enlarge(ax, words, 26)
+        enlarge(ax, words, 33)
     return statement
 
 
@@ -132,7 +130,7 @@ def draw_what_heads_do(fig: Figure, top: float, deep: Trained, again: Trained) -
             ink = {HIDDEN: QUIET, AMBER: INK, VIOLET: INK}.get(color, "white")
             ax.bar(head, 1, 0.96, color=color)
             two_lines = name.replace(" → ", "\n→ ")
-            ax.text(head, 0.5, two_lines, color=ink, fontsize=15, ha="center", va="center")
+            ax.text(head, 0.5, two_lines, color=ink, fontsize=18, ha="center", va="center")
         ax.margins(0)
         ax.axis("off")
         top += 33
@@ -143,17 +141,17 @@ def draw_without_a_future(fig: Figure, top: float, trained: Trained, words: list
     """What each word sees under the mask, and how the model goes on after the verb."""
     statement = "A word may see only itself and the past. So the model can guess the next."
     band(fig, top, "4  Without a future", statement)
-    ax = plot_mask(panel(fig, LEFT + 12, top + 40, 100, 80), causal_mask(len(words)), words)
+    ax = plot_mask(panel(fig, LEFT + 12, top + 43, 100, 74), causal_mask(len(words)), words)
     ax.tick_params(labelsize=BODY if len(words) < 9 else SMALL)
     plt.setp(ax.get_xticklabels(), rotation=45, ha="left", rotation_mode="anchor")
     prompt = words[: choose_word(words) + 1]
     written = generate(trained.model, prompt, limit=min(len(prompt) + 8, MAX_LENGTH))
-    put(fig, MIDDLE, top + 45, "It writes on", 22, weight="bold")
+    put(fig, MIDDLE, top + 45, "It writes on", 28, weight="bold")
     put(fig, MIDDLE, top + 53, "each time the likeliest word", color=QUIET)
-    given = textwrap.wrap(" ".join(prompt), 26)
-    added = textwrap.fill(" ".join(written[len(prompt) :]), 26)
-    put(fig, MIDDLE, top + 64, "\n".join(given), 32, color=QUIET, va="top")
-    put(fig, MIDDLE, top + 65 + 14 * len(given), added, 32, weight="bold", va="top")
+    given = textwrap.wrap(" ".join(prompt), 24)
+    added = textwrap.fill(" ".join(written[len(prompt) :]), 24)
+    put(fig, MIDDLE, top + 64, "\n".join(given), 36, color=QUIET, va="top")
+    put(fig, MIDDLE, top + 65 + 14 * len(given), added, 36, weight="bold", va="top")
     return f'{statement} It writes: "{" ".join(written)}".'
 
 
@@ -172,12 +170,12 @@ def main(argv: list[str] | None = None) -> str:
     fig = plt.figure(figsize=(WIDTH / 25.4, HEIGHT / 25.4))
     put(fig, LEFT, 37, TITLE, 73, weight="bold")
     subtitle = "Small transformers, built from scratch. Every number on this sheet is their own."
-    put(fig, LEFT, 50.5, subtitle, 22, color=QUIET)
+    put(fig, LEFT, 50.5, subtitle, 24, color=QUIET)
     statements = [
         draw_one_head(fig, 59, one, options.words),
         draw_many_heads(fig, 196, one, four, options.words),
-        draw_what_heads_do(fig, 346, deep, again),
-        draw_without_a_future(fig, 449, load_causal_model(options), options.words),
+        draw_what_heads_do(fig, 352, deep, again),
+        draw_without_a_future(fig, 451, load_causal_model(options), options.words),
     ]
     foot = f"drawn by phase4_causal/summary.py · models {one.label}, seed {options.seed} · MIT"
     put(fig, LEFT, 579, f"{foot} licence", SMALL, color=QUIET)

@@ -254,10 +254,10 @@ def draw_best_head(ax: Axes, model: ToyTransformer, layer: int, head: int) -> No
     plot_attention(ax, weights, words, mask=causal_mask(2 * DRAWN), annotate=False)
     if layer:
         framed = after_earlier_occurrence(tokens)
-        ax.set(title="what came next", ylabel="", yticks=[])
+        ax.set(title="framed: what came next", ylabel="", yticks=[])
     else:
         framed = before_in_first_copy(tokens)
-        ax.set_title("the word before")
+        ax.set_title("framed: the word before")
     for row, column in framed[0].nonzero().tolist():
         frame_cell(ax, row, column, RED, linewidth=1.6)
 
@@ -265,7 +265,7 @@ def draw_best_head(ax: Axes, model: ToyTransformer, layer: int, head: int) -> No
 def picture(results: Results) -> Figure:
     """Draws losses while training, and beneath it the best head of each kind."""
     fig, axes = plt.subplot_mosaic(
-        "LL;01", figsize=(WIDE, 6), layout="constrained", height_ratios=(2.2, 3.4)
+        "LL;01", figsize=(WIDE, 5.7), layout="constrained", height_ratios=(2.0, 3.2)
     )
     shown = results.shown
     draw_losses(axes["L"], shown["losses"], shown["losses_of_one"])

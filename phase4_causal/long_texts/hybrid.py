@@ -177,7 +177,7 @@ def picture(results: Results) -> Figure:
     charts.bars(ax, shares, colors, number="{:.0%}")
     ax.tick_params(labelsize=11)
     ax.spines.bottom.set_visible(False)
-    ax.set_title(f"values found in texts of {COUNTS[-1]} pairs of key and value", color=QUIET)
+    ax.set_title(f"values found, of {COUNTS[-1]} in a text", color=QUIET)
     return fig
 
 
@@ -185,7 +185,7 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="Two delta layers find fewer values than two softmax layers;\n"
+    title="Two delta layers find fewer values than two softmax layers; "
     "one of each finds nearly all",
     note=f"blue: one of each · {HEADS} heads, keys of {D_K} numbers\n"
     f"trained {STEPS} steps, two delta layers {TWICE_THE_STEPS}",
