@@ -275,21 +275,22 @@ def spread_ends(fig: Figure) -> None:
     Lines that end at one x share the room beside it. Call it when all else has its place: limits,
     scales, and a title, which takes room from the axes.
     """
+    names = [text for text in fig.findobj(Text) if text.get_gid() == AT_END]
+    if not names:
+        return
     fig.draw_without_rendering()  # the layout: from here on a point has its place in pixels
-    pixel = 72 / fig.dpi  # points, the unit of font sizes
-    for ax in fig.axes:
-        heights = {}
-        for name in ax.texts:
-            if name.get_gid() == AT_END:
-                heights[name] = ax.transData.transform(name.xy)[1] * pixel
-        tops = {}  # of the names so far, by x
-        for name in sorted(heights, key=heights.get):
-            lines = 1 + name.get_text().count("\n")
-            half = 1.3 * name.get_fontsize() * lines / 2
-            x, _ = name.xy
-            middle = max(heights[name], tops.get(x, -math.inf) + half)
-            tops[x] = middle + half
-            name.set_position((6, middle - heights[name]))
+    heights = {}
+    for name in names:
+        _, height = name.axes.transData.transform(name.xy)
+        heights[name] = height * 72 / fig.dpi  # points, the unit of font sizes
+    tops = {}  # of the names so far, by axes and x
+    for name in sorted(names, key=heights.get):
+        x, _ = name.xy
+        lines = 1 + name.get_text().count("\n")
+        half = 1.3 * name.get_fontsize() * lines / 2
+        middle = max(heights[name], tops.get((name.axes, x), -math.inf) + half)
+        tops[name.axes, x] = middle + half
+        name.set_position((6, middle - heights[name]))
 
 
 def _even_lines(text: str, letters: int) -> str:
