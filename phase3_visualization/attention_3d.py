@@ -23,6 +23,7 @@ from shared.visualization_utils import (
     GREY,
     QUIET,
     WEIGHT_MAP,
+    WIDE,
     headline,
     in_few_colors,
     picture_of,
@@ -32,7 +33,7 @@ from shared.visualization_utils import (
     token_labels,
 )
 
-TITLE = "The same weights twice: the landscape hides what the map shows"
+TITLE = "The same weights twice:\nthe landscape hides what the map shows"
 TURN_TITLE = "From every side some block hides another"
 FRAMES, QUICK_FRAMES = 28, 6  # of the turn
 SECONDS_PER_FRAME = 0.16
@@ -43,21 +44,23 @@ GROUND = 0.005  # a weight below this is no block
 
 
 def plot_landscape(ax: Axes3D, weights: Tensor, words: list[str]) -> None:
-    """The weights of one head (T, T) as blocks: queries along x, keys along y, weights upwards."""
+    """The weights of one head (T, T) as blocks: queries along x, keys along y, weights upwards.
+
+    Without words their places are numbered.
+    """
     query, key = (weights > GROUND).nonzero().T.numpy()
     heights = weights[query, key].double().numpy()
     tops = WEIGHT_MAP(heights)[:, None, :3]  # (blocks, 1, 3): red, green, blue
     faces = tops * np.repeat(SIDES, 2)[:, None]  # (blocks, 6 faces, 3)
     look = {"color": faces.reshape(-1, 3), "shade": False, "antialiased": False}
     ax.bar3d(query, key, 0, 0.96, 0.96, heights, **look)
-    places = np.arange(len(words))
-    # Many words have no room: the map has them.
-    labels = token_labels(words) if len(words) <= 10 else places
-    ax.set_xticks(places + 0.5, labels, fontsize=9)
-    ax.set_yticks(places + 0.5, labels, fontsize=9)
-    ax.set(zlim=(0, 1), zticks=(0, 0.5, 1), xlim=(0, len(words)), ylim=(0, len(words)))
-    ax.set_xlabel("query (attending)", color=QUIET, labelpad=14)
-    ax.set_ylabel("key (attended to)", color=QUIET, labelpad=14)
+    places = np.arange(len(weights))
+    labels = token_labels(words) or places
+    ax.set_xticks(places + 0.5, labels)
+    ax.set_yticks(places + 0.5, labels)
+    ax.set(zlim=(0, 1), zticks=(0, 0.5, 1), xlim=(0, len(weights)), ylim=(0, len(weights)))
+    ax.set_xlabel("query", color=QUIET, labelpad=5 + 2 * len(words))
+    ax.set_ylabel("key", color=QUIET, labelpad=5 + 2 * len(words))
     ax.view_init(ELEVATION, AZIMUTH)
     for axis in (ax.xaxis, ax.yaxis, ax.zaxis):
         axis.set_pane_color("white")
@@ -65,14 +68,12 @@ def plot_landscape(ax: Axes3D, weights: Tensor, words: list[str]) -> None:
 
 def draw_twice(weights: Tensor, words: list[str], note: str) -> Figure:
     """The weights of one head (T, T) as a landscape, and once more flat."""
-    fig = plt.figure(figsize=(9, 5))
-    landscape = fig.add_axes((0.03, 0.11, 0.5, 0.75), projection="3d")
-    plot_landscape(landscape, weights, words)
-    landscape.set_box_aspect(None, zoom=0.92)
-    plot_attention(fig.add_axes((0.62, 0.12, 0.36, 0.58)), weights, words)
-    style = {"ha": "center", "color": QUIET, "fontsize": 10.5}
-    fig.text(0.27, 0.875, "as a landscape: blocks hide what is behind them", **style)
-    fig.text(0.77, 0.875, "as a map: nothing is hidden", **style)
+    fig = plt.figure(figsize=(WIDE, 3.7))
+    landscape = fig.add_axes((0.0, 0.12, 0.46, 0.7), projection="3d")
+    plot_landscape(landscape, weights, [])
+    landscape.set_box_aspect(None, zoom=0.9)
+    flat = fig.add_axes((0.6, 0.16, 0.36, 0.55))
+    plot_attention(flat, weights, words, annotate=False, labels=False)
     headline(fig, TITLE, note)
     return fig
 
@@ -84,7 +85,7 @@ def turn(weights: Tensor, words: list[str], note: str, frames: int) -> list[np.n
     colour bar, because its height says the weight and words need the width. All images have the
     same few colours.
     """
-    fig = plt.figure(figsize=(5.6, 4.7))
+    fig = plt.figure(figsize=(WIDE, 4.7))
     landscape = fig.add_axes((0.06, 0.17, 0.86, 0.82), projection="3d")
     plot_landscape(landscape, weights, words)
     landscape.grid(False)
@@ -122,8 +123,9 @@ def main(argv: list[str] | None = None) -> str:
         animation = options.output_dir / paths.ANIMATIONS / "phase3" / "3d_attention.gif"
         caption = f"{TURN_TITLE}."
         save_animation(images, animation, caption=caption, seconds_per_frame=SECONDS_PER_FRAME)
+        caption = TITLE.replace("\n", " ")
         fig = draw_twice(weights[layer, head], words, note)
-        save_plot(options, "phase3/3d_attention", fig, f'{TITLE}, on "{" ".join(words)}".')
+        save_plot(options, "phase3/3d_attention", fig, f'{caption}, on "{" ".join(words)}".')
     return f"{name.capitalize()} as a landscape: what stands behind a block, only the map shows"
 
 

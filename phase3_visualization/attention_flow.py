@@ -7,8 +7,8 @@ four are drawn, each with another role by the rules of shared/grammar/roles.py.
 
     python phase3_visualization/attention_flow.py --head 1.2
 
-The second picture hides a word and asks where its guess comes from: each layer by itself, and both
-by rollout, which follows every path down to the words.
+The second picture hides a word and asks where its guess comes from, by rollout, which follows every
+path down to the words, and by the last layer alone.
 
 Writes attention_flow.png and attention_rollout.png to visualizations/plots/phase3/.
 """
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from phase1_single_head.models import as_shown, choose_word, hide, most_attended
+from phase1_single_head.models import as_shown, choose_word, hide
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from phase3_visualization.layers.rollout import shares_on_paths
@@ -35,6 +35,7 @@ from shared.visualization_utils import (
     GREY,
     QUIET,
     TAUPE,
+    WIDE,
     headline,
     readable,
     role_color,
@@ -44,7 +45,6 @@ from shared.visualization_utils import (
 THRESHOLD = 2.0  # arrows above so many times the even share are drawn
 FIXED = 0.15  # a threshold that is the same for every length, to compare with
 MOST_SHOWN = 4  # heads, if the options pick none
-FIGURE_WIDTH = 8.6  # inches
 
 
 def one_of_each(names: list[list[str]], words: Sequence[str]) -> list[tuple[int, int]]:
@@ -69,8 +69,8 @@ def draw_arrows(
     names = head_names(trained, MultiHeadAttention)
     if len(heads) > MOST_SHOWN:
         heads = one_of_each(names, words) or heads[:MOST_SHOWN]
-    height = (0.7 + 0.05 * len(words)) * FIGURE_WIDTH / len(words) + 0.1
-    size = (FIGURE_WIDTH, height * len(heads) + 1)
+    height = (0.7 + 0.05 * len(words)) * WIDE / len(words) + 0.3
+    size = (WIDE, height * len(heads) + 1)
     fig, axes = plt.subplots(len(heads), figsize=size, squeeze=False, layout="constrained")
     for (layer, head), ax in zip(heads, axes.flat, strict=True):
         name = names[layer][head]
@@ -79,68 +79,47 @@ def draw_arrows(
         # Where the name is of no relation, all arrows have its colour.
         named = None if color in (GREY, TAUPE) else pairs
         charts.arcs(ax, weights[layer, head], words, color, threshold=THRESHOLD, pairs=named)
-        ax.set_title(name, color=readable(color), weight="bold", loc="left", fontsize=13)
+        ax.set_title(name, color=readable(color), weight="bold", loc="left", fontsize=11)
         shares = [f"head {layer}.{head}"]
         for i, j in sorted(pairs):
             shares.append(f"{words[i]} → {words[j]} {weights[layer, head, i, j]:.0%}")
-        ax.set_title("   ".join(shares), color=QUIET, loc="right", fontsize=11)
+        ax.set_title("   ".join(shares), color=QUIET, loc="right", fontsize=10)
     shown = [names[layer][head] for layer, head in heads]
     finding = "Each head looks for something different in the same words"
-    grey = "; pale grey: those that did not give the head (layer.head) its name"
+    note = "pale grey: looks that did not give the head its name"
     if len(heads) == 1 or NO_NAME in shown:
         finding = f"What heads look for by our rules: {', '.join(shown)}"
     if shown == [NO_NAME]:
-        grey = ""
+        note = f"at least {THRESHOLD:g} times the even share"
     entropy = normalized_entropy(torch.stack([weights[head] for head in heads])).nanmean()
-    note = (
-        "An arrow goes from a word to the word it looks at. "
-        f"“{words[0]} → {words[-1]} 50%” means: half of its attention\n"
-        f"Drawn: all arrows above {THRESHOLD:g} times the even share of 1/{len(words)}{grey}\n"
-        f"{trained.label} · normalised entropy {entropy:.2f}"
-    )
-    headline(fig, finding, note)
+    headline(fig, finding, f"{note}\n{trained.label} · normalised entropy {entropy:.2f}")
     sentence = " ".join(words)
     return fig, f'{finding}: "{sentence}", an arrow for each large weight, thicker for more weight.'
 
 
 def draw_rollout(trained: Trained, words: list[str]) -> tuple[Figure, str]:
-    """Where a hidden word takes what it knows from, layer by layer and through all; a caption."""
+    """Where a hidden word takes what it knows from, through all layers; and a caption."""
     hidden = choose_word(words)
     seen = hide(words, hidden)
     weights = weights_on_sentence(trained.model, seen)  # (L, H, T, T)
-    panels = {}  # name -> what is handed down, (T, T) for each layer
-    for number, layer in enumerate(weights):
-        mean = layer.mean(dim=0)  # (H, T, T) -> (T, T)
-        panels[f"Layer {number} alone: where the hidden word looks, its heads averaged"] = [mean]
     # Rollout of one layer alone is half of its mean and half of each word itself.
-    steps = [attention_rollout([layer]) for layer in weights]
-    panels["Rollout: both looks multiplied, and half of each word stays where it is"] = steps
-    heights = [len(steps) + 0.9 for steps in panels.values()]
-    size = (FIGURE_WIDTH, 1.1 + sum(heights))
-    fig, axes = plt.subplots(len(panels), figsize=size, height_ratios=heights, layout="constrained")
-    arrived = []  # what comes from each word, (T,), panel by panel
-    for ax, (name, steps) in zip(axes, panels.items(), strict=True):
-        shares = shares_on_paths(steps, hidden)
-        arrived.append(shares[0].sum(dim=0))  # (T, T) -> (T,)
-        source, *_ = [*most_attended(arrived[-1], hidden), hidden]  # a lone word has no others
-        charts.shares_down(ax, shares, as_shown(seen), BLUE, marked=source)
-        ax.set_title(name, loc="left", fontsize=13)
-    last, by_rollout = arrived[-2:]
+    shares = shares_on_paths([attention_rollout([layer]) for layer in weights], hidden)
+    by_rollout = shares[0].sum(dim=0)  # (T, T) -> (T,)
+    last = weights[-1].mean(dim=0)[hidden]  # (H, T, T) -> (T,)
     gains = by_rollout - last
     gains[hidden] = -1  # the residual half gives it more in any case
     found = gains.argmax().item()  # the word of which rollout says most that a layer does not
+    fig, ax = plt.subplots(figsize=(WIDE, 4), layout="constrained")
+    numbers = {"by rollout": by_rollout, "last layer": last}
+    charts.shares_down(ax, shares, as_shown(seen), BLUE, numbers=numbers, marked=found)
+    ax.text(hidden, len(shares) + 0.1, "the hidden word", ha="center", va="bottom")
     finding = f'The last layer takes {last[found]:.2f} from "{words[found]}"'
     finding += f"; by rollout {by_rollout[found]:.2f} comes from there"
     entropy = normalized_entropy(weights).nanmean()
-    note = (
-        "Numbers: the share that comes from each word; bold: the most, besides the hidden word "
-        "itself. Grey: stays in its place\n"
-        f"{trained.label} · normalised entropy {entropy:.2f}"
-    )
+    note = f"grey: stays in its place · {trained.label} · normalised entropy {entropy:.2f}"
     headline(fig, finding, note)
     sentence = " ".join(as_shown(seen))
-    how = "layer by layer and through all layers"
-    return fig, f'{finding}. Shown is the hidden word of "{sentence}", {how}.'
+    return fig, f'{finding}. Shown is the hidden word of "{sentence}", through all layers.'
 
 
 def shares_drawn(trained: Trained, words: list[str]) -> tuple[float, float]:

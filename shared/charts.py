@@ -162,13 +162,14 @@ def shares_down(
     words: Sequence[str],
     color: str,
     *,
+    numbers: Mapping[str, Tensor],
     marked: int,
 ) -> Axes:
     """Draw words in a row, and over them a storey of lines for each of `shares`, (T, T) each.
 
     The lowest storey comes first. Entry (i, j) is the share that word i above hands down to word
     j below: the larger, the thicker its line. What stays where it is is grey, and less than 0.01
-    is not drawn. Below each word stands what arrives there in all; the one at `marked` is bold.
+    is not drawn. Below the words stand `numbers`, name -> (T,); those at `marked` are bold.
     """
     for storey, share in enumerate(shares):
         ends = [storey + 0.97, storey + 0.03]
@@ -179,10 +180,15 @@ def shares_down(
             if leaving > 0.01:
                 ax.plot(i, storey + 1, "o", color=INK, markersize=4 + 8 * leaving, zorder=3)
     size = 90 / len(words)
-    for x, arriving in enumerate(shares[0].sum(dim=0).tolist()):  # (T, T) -> (T,)
+    for x, word in enumerate(words):
         style = {"ha": "center", "va": "top", "weight": "bold" if x == marked else "normal"}
-        ax.text(x, -0.08, words[x], fontsize=min(15, size), **style)
-        ax.text(x, -0.45, f"{arriving:.2f}", fontsize=min(11, size), **style)
-    ax.set(xlim=(-0.6, len(words) - 0.4), ylim=(-0.75, len(shares) + 0.12))
+        ax.text(x, -0.08, word, fontsize=min(15, size), **style)
+        for row, values in enumerate(numbers.values()):
+            below = -0.5 - 0.25 * row
+            ax.text(x, below, f"{values[x]:.2f}", fontsize=min(11, size), **style)
+    for row, name in enumerate(numbers):
+        ax.text(-0.6, -0.5 - 0.25 * row, name, ha="right", va="top", color=QUIET)
+    bottom = -0.55 - 0.25 * len(numbers)
+    ax.set(xlim=(-0.6, len(words) - 0.4), ylim=(bottom, len(shares) + 0.12))
     ax.axis("off")
     return ax

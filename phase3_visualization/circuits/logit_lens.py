@@ -26,7 +26,7 @@ from shared.head_statistics import added_by_heads
 from shared.toy_language import MASK_ID, encode, pad_batch
 from shared.toy_model import ToyTransformer
 from shared.training.objectives import corpus
-from shared.visualization_utils import BLUE, GREY, HIDDEN, QUIET, readable
+from shared.visualization_utils import BLUE, GREY, HIDDEN, QUIET, WIDE, readable
 
 SENTENCES = 60  # held-out
 
@@ -129,8 +129,8 @@ def picture(results: Results) -> Figure:
         part, _, what = name.partition(", ")
         if what != "adds":
             losses[part.replace(" ", "\n")] = mean
-    fig, ax = plt.subplots(figsize=(8, 4.2), layout="constrained")
-    style = {"ha": "center", "va": "bottom", "fontsize": 11}
+    fig, ax = plt.subplots(figsize=(WIDE, 3.9), layout="constrained")
+    style = {"ha": "center", "va": "bottom", "fontsize": 10}
     (_, first), *parts = losses.items()
     before = round(first, 2)
     ax.bar(0.5, before, 0.7, color=HIDDEN)
@@ -155,10 +155,9 @@ def picture(results: Results) -> Figure:
 main = Experiment(
     measure,
     picture=picture,
-    title="Attention brings {shown[by attention]:.0%} of the fall in loss, the feed-forward "
-    "networks the rest",
-    note="Each word is hidden in turn, and asked for after each part of the model\n"
-    "{shown[label]} · means over held-out sentences",
+    title="Attention brings {shown[by attention]:.0%} of the fall in loss,\n"
+    "the feed-forward networks the rest",
+    note="Each word is hidden in turn · {shown[label]}",
     answer="The loss of its guess is {n[embedding, loss behind it]:.2f} before the layers and "
     "{shown[at the end]:.2f} after all of them. Attention brings {shown[by attention]:.0%} of "
     "this fall",

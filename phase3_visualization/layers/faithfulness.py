@@ -34,15 +34,15 @@ from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_model import ToyTransformer
 from shared.training.objectives import corpus
-from shared.visualization_utils import BLUE, GREY, QUIET
+from shared.visualization_utils import BLUE, GREY, QUIET, WIDE
 
 SENTENCES, QUICK_SENTENCES = 300, 32
 COSTS = 0.02  # nats: a word that costs the perfect reader less does not matter
 METHOD_LABELS = {
-    "raw weights": "the most attention,\nlast layer",
-    "rollout": "the most by rollout,\nlayers multiplied",
-    "gradient": "the steepest gradient\nof the loss",
-    "nearest word": "the nearest word",
+    "raw weights": "largest weight,\nlast layer",
+    "rollout": "rollout,\nboth layers",
+    "gradient": "steepest gradient\nof the loss",
+    "nearest word": "nearest word",
 }
 
 
@@ -139,14 +139,13 @@ def picture(results: Results) -> Figure:
         label = METHOD_LABELS[name]
         values[label] = results.each(f"{name}, found")
         colors[label] = BLUE if name in ("raw weights", "rollout") else GREY
-    fig, ax = plt.subplots(figsize=(8.6, 4.6), layout="constrained")
+    fig, ax = plt.subplots(figsize=(WIDE, 4), layout="constrained")
     chance = results.mean["chance, found"]
     beside = {"guess": chance, "guess_name": f"by chance {chance:.0%}"}
     charts.bars(ax, values, colors, number="{:.0%}", **beside)
     ax.set_xlim(0, 1)
-    ax.tick_params(labelsize=11)
     ax.spines.bottom.set_visible(False)
-    ax.set_title("how often this points at the word that mattered", color=QUIET)
+    ax.set_title("how often this points at that word", color=QUIET)
     return fig
 
 
@@ -154,12 +153,9 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="In {n[raw weights, found]:.0%} of the sentences the largest attention weight lies on "
-    "the word that mattered",
-    note="A word is hidden and guessed. The word that mattered: hidden as well, it costs the guess "
-    "most. Blue: made of attention weights\n"
-    "{shown[model]} · {n[sentences]:.0f} held-out sentences, where a perfect reader names the same "
-    "word",
+    title="Where one word decides, the largest attention weight lies on it in "
+    "{n[raw weights, found]:.0%} of the sentences",
+    note="blue: made of attention weights\n{shown[model]} · {n[sentences]:.0f} held-out sentences",
     answer="The largest weight of the last layer finds it in {n[raw weights, found]:.0%} of the "
     "sentences, rollout in {n[rollout, found]:.0%} and the gradient in {n[gradient, found]:.0%}, "
     "while the nearest word would be right in {n[nearest word, found]:.0%}",

@@ -8,6 +8,7 @@ heads together, and then of those rows alone in which one word has more than hal
 picture shows the row in which the weight misleads most.
 """
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,7 +26,7 @@ from shared.head_statistics import value_lengths
 from shared.toy_language import encode
 from shared.toy_model import ToyTransformer
 from shared.training.objectives import corpus
-from shared.visualization_utils import GREY, INK, QUIET, label_ends, token_labels
+from shared.visualization_utils import GREY, INK, QUIET, WIDE, label_ends, token_labels
 
 SENTENCES, QUICK_SENTENCES = 100, 20  # held-out
 CLEAR = 0.5  # a weight above this is more than all others together
@@ -118,7 +119,7 @@ def picture(results: Results) -> Figure:
     row = results.shown["row"]
     heaviest, adds_most = int(row.weights.argmax()), int(row.shares.argmax())
     names = token_labels(row.words)
-    fig, ax = plt.subplots(figsize=(7.6, 4.6), layout="constrained")
+    fig, ax = plt.subplots(figsize=(WIDE, 4.6), layout="constrained")
     ends = {}
     for key, name in enumerate(names):
         weight, share = row.weights[key].item(), row.shares[key].item()
@@ -132,7 +133,8 @@ def picture(results: Results) -> Figure:
     ax.set(xlim=(-0.32, 1.02), ylim=(-0.02, 1.1 * highest), yticks=[])
     ax.set_xticks((0, 1), ("its share of\nthe weight", "its share of\nwhat is added"), fontsize=11)
     ax.spines["left"].set_visible(False)
-    ax.set_title(f"the row of {row.where}:\n“{' '.join(row.words)}”", color=QUIET)
+    sentence = textwrap.fill(f"“{' '.join(row.words)}”", 50)
+    ax.set_title(f"the row of {row.where}:\n{sentence}", color=QUIET, fontsize=10)
     label_ends(ax, ends, size=11)
     return fig
 
@@ -141,9 +143,8 @@ main = Experiment(
     measure,
     [CLAIM],
     picture,
-    title="The word with the largest weight need not be the one that adds most",
-    note="{shown[model]} · share: weight × length of the value after W_O, over the sum of the row "
-    "· thin: the others",
+    title="The word with the largest weight\nneed not be the one that adds most",
+    note="{shown[model]} · thin lines: the other words",
     answer="Counted on held-out sentences, in {n[another word adds most]:.0%} of the rows a "
     "different word adds most. Where one word has more than half of the weight, this happens in "
     "{n[another word adds most, where one has over half of the weight]:.0%}",

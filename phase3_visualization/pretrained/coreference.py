@@ -13,7 +13,6 @@ install -e ".[pretrained]".
 
 import matplotlib.pyplot as plt
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -31,7 +30,7 @@ from phase3_visualization.pretrained.language_model import (
 from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.published import DEFAULT, LanguageModel, load_language_model
-from shared.visualization_utils import BLUE, GREY, QUIET, RED, readable
+from shared.visualization_utils import BLUE, GREY, INK, RED, WIDE, readable
 
 PERMUTATIONS = 2000
 # Outcome of a pair -> what the picture calls it, and its colour.
@@ -169,47 +168,20 @@ CLAIM = Claim(
 )
 
 
-def draw_outcomes(ax: Axes, row: float, counts: Numbers, *, named: bool = False) -> None:
-    """Draws a dot for each pair, in two lines, a group for each outcome."""
-    start = 0
-    for outcome, (name, color) in OUTCOMES.items():
-        number = round(counts.get(outcome, 0))
-        if number == 0:
-            continue
-        columns = [start + i // 2 for i in range(number)]
-        rows = [row - 0.15, row + 0.15] * number
-        ax.scatter(columns, rows[:number], s=130, color=color)
-        if named:
-            style = {"color": readable(color), "weight": "bold", "fontsize": 11}
-            ax.text(start - 0.4, row - 0.45, f"{number} {name}", **style)
-        start = columns[-1] + 2
-
-
 def picture(results: Results) -> Figure:
-    """Draws what became of each pair: with the chosen heads, and with readers made up."""
+    """Draws a dot for each pair, a row for each outcome, and how many coin flips would give."""
     numbers = results.measured[0]
-    pairs = numbers["pairs"]
-    flips = {
-        "both right": pairs // 4,
-        "both wrong": pairs // 4,
-        "the same noun in both": pairs // 2,
-    }
-    fig, ax = plt.subplots(figsize=(9, 4.7), layout="constrained")
-    draw_outcomes(ax, 0, numbers, named=True)
-    ax.text(-0.4, 0.85, "for comparison, in the same colours", color=QUIET)
-    draw_outcomes(ax, 1.5, {"both right": pairs})
-    draw_outcomes(ax, 2.5, {"the same noun in both": pairs})
-    draw_outcomes(ax, 3.5, flips)
-    names = (
-        "the best head, on pairs\nthat did not choose it",
-        "a reader who\nunderstands “it”",
-        "always the first noun",
-        "a coin flip for\neach sentence",
-    )
-    ax.set_yticks([0, 1.5, 2.5, 3.5], names)
-    ax.set(xlim=(-0.8, pairs / 2 + 4), ylim=(3.9, -0.8), xticks=[])
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
+    fig, ax = plt.subplots(figsize=(WIDE, 3.2), layout="constrained")
+    for row, (outcome, (name, color)) in enumerate(OUTCOMES.items()):
+        number = round(numbers[outcome])
+        ax.scatter(range(number), [row] * number, s=64, color=color)
+        flips = numbers["pairs"] / (2 if outcome == "the same noun in both" else 4)
+        ax.plot([flips - 0.5] * 2, [row - 0.25, row + 0.25], color=INK, linewidth=2)
+        style = {"weight": "bold", "fontsize": 11, "color": readable(color)}
+        ax.text(-0.4, row - 0.3, f"{number} {name}", **style)
+    ax.text(flips, row, "coin flips", va="center")
+    ax.set(xlim=(-0.8, numbers["pairs"] * 0.75), ylim=(len(OUTCOMES) - 0.5, -0.7))
+    ax.axis("off")
     return fig
 
 
@@ -217,10 +189,9 @@ main = Experiment(
     measure,
     [CLAIM],
     picture,
-    title="MiniLM’s best head for “it” mostly picks the same noun, whatever “it” means",
-    note="A dot is a pair of sentences: “The animal didn't cross the street because it was too "
-    "tired / wide”.\n“It” is the animal in one and the street in the other. Which noun does the "
-    "head look at more?\n{shown[model]}, pretrained",
+    title="MiniLM’s best head for “it” mostly picks\nthe same noun, whatever “it” means",
+    note="a dot: a pair of sentences, “because it was too tired / wide”\n"
+    "{shown[model]}, pretrained",
     answer="In {n[both right]:.0f} of {n[pairs]:.0f} unseen pairs it does: the head prefers the "
     "right noun in both sentences. In {n[the same noun in both]:.0f} it prefers the same noun, "
     "whatever “it” means",

@@ -33,7 +33,7 @@ from shared.attention_utils import causal_mask
 from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.published import SMOLLM2, load_language_model, writer_of
-from shared.visualization_utils import BLUE, GREY, QUIET
+from shared.visualization_utils import BLUE, GREY, QUIET, WIDE
 
 SEQUENCES, LENGTH = 8, 96
 SHORTEST_BLOCK, LONGEST_BLOCK = 16, 40  # the tokens that are repeated
@@ -249,11 +249,10 @@ CLAIMS = (
 
 def picture(results: Results) -> Figure:
     """Draws how many heads look mostly at each place."""
-    fig, ax = plt.subplots(figsize=(8.4, 2.9), layout="constrained")
+    fig, ax = plt.subplots(figsize=(WIDE, 3.2), layout="constrained")
     heads = {place: results.each(f"{role}, heads") for role, place in ROLES.items()}
     colors = dict.fromkeys(heads, GREY) | {ROLES["first"]: BLUE}
     charts.bars(ax, heads, colors, number="{:.0f}")
-    ax.tick_params(labelsize=11)
     ax.spines.bottom.set_visible(False)
     ax.set_title("heads that look mostly at", loc="left", fontsize=11, color=QUIET)
     return fig
@@ -263,10 +262,9 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="{n[first, heads]:.0f} of the {n[all heads]:.0f} heads of SmolLM2 look mostly at the "
-    "first token",
-    note="{shown[model]}, pretrained, on repeated blocks of random tokens\n"
-    "mostly: more than half of the weight",
+    title="{n[first, heads]:.0f} of the {n[all heads]:.0f} heads of SmolLM2\n"
+    "look mostly at the first token",
+    note="{shown[model]}, pretrained\nmostly: more than half of the weight",
     answer="Of the {n[all heads]:.0f} heads of {shown[model]}, {n[induction, heads]:.0f} look up "
     "what came next last time, {n[previous, heads]:.0f} look at the token before, and "
     "{n[first, heads]:.0f} rest on the first token",

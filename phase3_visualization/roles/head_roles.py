@@ -8,7 +8,6 @@ two usual baselines we take the one where most of these other words look at the 
 """
 
 import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from phase2_multi_head.models import load_multi_head_model
@@ -21,16 +20,11 @@ from shared.grammar.roles import (
     Halves,
     Key,
     halves_of,
+    nearest_rule,
     role_name,
-    rules_of,
     rules_tried,
 )
-from shared.grammar.scores import DIRECTIONS, relation_name
-from shared.toy_language import RELATIONS
-from shared.visualization_utils import GREY, HIDDEN, INK, QUIET, readable, role_color
-
-BAR_STEP = 1.2  # from the bar of one relation to that of the next; a bar is 1 long
-NAMES_LEFT = 4.9  # where the names stand, behind the bars
+from shared.visualization_utils import HIDDEN, INK, QUIET, WIDE, readable, role_color
 
 
 def passing(halves: Halves, layer: int, head: int) -> set[str]:
@@ -95,54 +89,31 @@ CLAIM = Claim(
 )
 
 
-def draw_bars(ax: Axes, row: int, halves: Halves, head: tuple[int, int]) -> None:
-    """Draws a bar for each relation, in its better direction, a mark it must reach, and a name."""
-    passed = passing(halves, *head)
-    for column, relation in enumerate(RELATIONS):
-        ways = {relation_name(relation, direction) for direction in DIRECTIONS}
-        rules = [rule for rule in rules_of(halves.scoring, *head) if rule.name in ways]
-        best = max(rules, key=lambda rule: rule.margin)
-        color = role_color(relation) if ways & passed else GREY
-        left = BAR_STEP * column
-        ax.barh(row, 1, 0.6, left=left, color=HIDDEN)
-        ax.barh(row, best.share, 0.6, left=left, color=color)
-        if best.needed <= 1:
-            mark = left + best.needed
-            ax.plot([mark, mark], [row - 0.38, row + 0.38], color=INK, linewidth=2)
-        else:
-            style = {"ha": "center", "va": "center", "fontsize": 10}
-            ax.text(left + 0.5, row, "out of reach", **style)
-    name = role_name(halves, *head)
-    weight = "normal" if name == NO_NAME else "bold"
-    style = {"va": "center", "fontsize": 12, "weight": weight}
-    ax.text(NAMES_LEFT, row, name, color=readable(role_color(name)), **style)
-
-
 def picture(results: Results) -> Figure:
-    """Heads down, relations across; behind them the names."""
+    """Draws a bar for each head: how often it does what it is named after, or comes nearest to."""
     halves = results.shown["halves"]
     heads = halves.scoring.scores.heads
-    fig, ax = plt.subplots(figsize=(8.4, 1.8 + 0.45 * len(heads)), layout="constrained")
-    for row, head in enumerate(heads):
-        draw_bars(ax, row, halves, head)
-    ax.set_yticks(range(len(heads)), [f"layer {layer} head {head}" for layer, head in heads])
-    middles = [BAR_STEP * column + 0.5 for column in range(len(RELATIONS))]
-    ax.set_xticks(middles, [relation.replace("-", " –\n") for relation in RELATIONS])
-    ax.xaxis.tick_top()
-    for middle in middles:
-        style = {"color": QUIET, "va": "top"}
-        ax.text(middle - 0.5, len(heads) - 0.55, "0%", ha="left", **style)
-        ax.text(middle + 0.5, len(heads) - 0.55, "100%", ha="right", **style)
-    ax.annotate(
-        "its name",
-        (NAMES_LEFT, 1),
-        (0, 4),
-        xycoords=ax.get_xaxis_transform(),
-        textcoords="offset points",
-        fontsize=11,
-    )
-    ax.tick_params(length=0, labelsize=11)
-    ax.set(xlim=(-0.05, NAMES_LEFT + 1.9), ylim=(len(heads) - 0.2, -0.5))
+    fig, ax = plt.subplots(figsize=(WIDE, 1.6 + 0.4 * len(heads)), layout="constrained")
+    labels = []
+    for row, (layer, head) in enumerate(heads):
+        nearest = nearest_rule(halves, layer, head)
+        rule = nearest.worse
+        name = rule.name if nearest.passed else NO_NAME
+        labels.append(f"{name}  {layer}.{head}")
+        ax.barh(row, 1, 0.6, color=HIDDEN)
+        ax.barh(row, rule.share, 0.6, color=role_color(name))
+        if rule.needed <= 1:
+            ax.plot([rule.needed] * 2, [row - 0.38, row + 0.38], color=INK, linewidth=2)
+        if name == NO_NAME:
+            ax.text(1.03, row, f"nearest:\n{rule.name}", va="center", color=QUIET)
+        else:
+            ax.text(1.03, row, f"{rule.share:.0%}", va="center")
+    ax.set_yticks(range(len(heads)), labels)
+    for label, (layer, head) in zip(ax.get_yticklabels(), heads, strict=True):
+        name = role_name(halves, layer, head)
+        label.set(color=readable(role_color(name)), weight="normal" if name == NO_NAME else "bold")
+    ax.set(xlim=(0, 1.5), ylim=(len(heads) - 0.4, -0.6), xticks=[])
+    ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     return fig
 
@@ -153,9 +124,8 @@ main = Experiment(
     picture,
     title="{n[heads that follow a relation]:.0f} of {n[all heads]:.0f} heads follow a relation of "
     "the grammar",
-    note="A bar: how many words of this relation look most at the right word. Black mark: what a "
-    "head needs for the name,\nmore than a guess reaches and twice what unrelated words give "
-    "(out of reach: over 100%)\nColoured: passed · {shown[model]}",
+    note="bar: how often the head does this · black mark: needed for the name\n"
+    "1.0: layer 1 head 0 · {shown[model]}",
     answer="By these rules {n[heads that follow a relation]:.0f} of {n[all heads]:.0f} heads "
     "follow a relation of the grammar, and the picture names them",
     uses="--seed --seeds --quick --device --retrain --d-model --heads --layers",

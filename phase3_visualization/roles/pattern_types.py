@@ -2,16 +2,13 @@
 
 Course notes list patterns that attention is said to have: a word that looks at itself, at the word
 before, at the first word, at all words alike. Each is drawn once, on the same sentence. Where a
-head of the trained model can show a pattern, it is the head that has it most, with how often its
-largest weight lies there on held-out sentences. Even weights are those of a head before training.
-What is made by hand, from queries and keys or from scores, says so.
+head of the trained model can show a pattern, it is the head that has it most. Even weights are
+those of a head before training. The others are made by hand: for "self" the keys are ten times the
+queries, for "random" both are drawn, and for "first word" its score is 4, beside 0.
 """
-
-from dataclasses import dataclass
 
 import matplotlib.pyplot as plt
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -23,9 +20,7 @@ from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.roles import (
     COLUMN_RULES,
-    NO_NAME,
     Halves,
-    Rule,
     Scores,
     halves_of,
     rules_tried,
@@ -33,7 +28,7 @@ from shared.grammar.roles import (
 from shared.grammar.scores import related_pairs
 from shared.toy_model import weights_on_sentence
 from shared.training.recipes import Trained, untrained_model
-from shared.visualization_utils import QUIET, frame_cell, plot_attention, readable, role_color
+from shared.visualization_utils import QUIET, WIDE, frame_cell, plot_attention, readable, role_color
 
 # Pattern -> where the largest weight of a row lies, as Scores.position calls it.
 PATTERNS = {"itself": 0, "previous": -1, "next": 1, "first word": "first"}
@@ -74,24 +69,13 @@ def measure(run: Run) -> Numbers:
 # ---- the picture
 
 
-@dataclass(frozen=True)
-class Pattern:
-    """One panel: a name, where the weights (T, T) are from, and how to read them."""
-
-    name: str
-    origin: str
-    reading: str
-    weights: Tensor
-    role: str = NO_NAME  # gives the name its colour
-
-
 def best_of(shares: Tensor) -> tuple[int, int]:
     """Returns (layer, head) of the largest number in (L, H)."""
     return divmod(int(shares.argmax()), shares.size(1))
 
 
-def strongest_relation(both: Halves) -> tuple[tuple[int, int], Rule]:
-    """Returns (layer, head) that passes a relation by most, and the rule on its worse half.
+def strongest_relation(both: Halves) -> tuple[tuple[int, int], str]:
+    """Returns (layer, head) that passes a relation by most, and the name of the relation.
 
     If no head passes, it is the one that misses by least.
     """
@@ -102,11 +86,11 @@ def strongest_relation(both: Halves) -> tuple[tuple[int, int], Rule]:
                 continue
             if best_rule is None or tried.worse.margin > best_rule.margin:
                 best_head, best_rule = head, tried.worse
-    return best_head, best_rule
+    return best_head, best_rule.name
 
 
-def made_patterns(words: list[str], untrained: Trained) -> list[Pattern]:
-    """Patterns made by hand, and the most even head of an untrained model."""
+def made_patterns(words: list[str], untrained: Trained) -> dict[str, Tensor]:
+    """Returns patterns made by hand, and the most even head of an untrained model, (T, T) each."""
     length = len(words)
     generator = torch.Generator().manual_seed(untrained.recipe.seed)
     query = torch.randn(length, D_K, generator=generator)
@@ -118,50 +102,21 @@ def made_patterns(words: list[str], untrained: Trained) -> list[Pattern]:
     first = scores.softmax(dim=-1)
     before = weights_on_sentence(untrained.model, words)
     entropy = normalized_entropy(before).nanmean(dim=-1)  # (L, H, T, T) -> (L, H)
-    layer, head = best_of(entropy)
-    even = before[layer, head]
-    return [
-        Pattern("self", "by hand: key = 10 × query", "a dark diagonal", alike),
-        Pattern("first word", f"by hand: score {DRAWN_TO:g}, else 0", "a dark first column", first),
-        Pattern("random", "by hand: queries, keys drawn", "dark cells, no order", unrelated),
-        Pattern("uniform", f"untrained head {layer}.{head}", "no dark cell at all", even),
-    ]
+    even = before[best_of(entropy)]
+    return {"self": alike, "first word": first, "random": unrelated, "uniform": even}
 
 
-def trained_patterns(words: list[str], trained: Trained, both: Halves) -> list[Pattern]:
-    """Returns the trained head that has each pattern most, with how often it has it."""
+def trained_patterns(words: list[str], trained: Trained, both: Halves) -> dict[str, Tensor]:
+    """Returns the trained head that has each pattern most, (T, T) each."""
     weights = weights_on_sentence(trained.model, words)
-    scores = both.scoring.scores
-    shares = shares_of(scores)
-
-    def pattern(name: str, head: tuple[int, int], share: float, reading: str, role: str) -> Pattern:
-        origin = f"trained head {head[0]}.{head[1]}: {share:.2f}"
-        return Pattern(name, origin, reading, weights[head], role)
-
-    before = best_of(shares["previous"])
-    behind = best_of(shares["next"])
-    column = best_of(shares["one word"])
-    role = max(COLUMN_RULES, key=lambda name: scores.others[COLUMN_RULES[name]][column])
-    related, rule = strongest_relation(both)
-    return [
-        pattern("previous", before, shares["previous"][before], "left of the diagonal", "previous"),
-        pattern("next", behind, shares["next"][behind], "right of the diagonal", "next"),
-        pattern("column", column, shares["one word"][column], f"one column: {role}", role),
-        pattern("relation", related, rule.share, rule.name, rule.name),
-    ]
-
-
-def draw_panel(ax: Axes, pattern: Pattern, words: list[str]) -> None:
-    """Draws one map; its name and origin above, how to read it below. Related words are framed."""
-    plot_attention(ax, pattern.weights, words, annotate=False, labels=False)
-    ax.set_xticks([])
-    color = role_color(pattern.role)
-    for query, key in related_pairs(pattern.role, words):
-        frame_cell(ax, query, key, color)
-    ax.set_title(pattern.name, color=readable(color), weight="bold", fontsize=12, pad=18)
-    above = {"ha": "center", "va": "bottom", "transform": ax.transAxes}
-    ax.text(0.5, 1.03, pattern.origin, fontsize=9, color=QUIET, **above)
-    ax.set_xlabel(pattern.reading, fontsize=10)
+    shares = shares_of(both.scoring.scores)
+    related, _ = strongest_relation(both)
+    return {
+        "previous": weights[best_of(shares["previous"])],
+        "next": weights[best_of(shares["next"])],
+        "column": weights[best_of(shares["one word"])],
+        "relation": weights[related],
+    }
 
 
 def picture(results: Results) -> Figure:
@@ -169,24 +124,33 @@ def picture(results: Results) -> Figure:
     shown = results.shown
     words, trained = results.options.words, shown["trained"]
     untrained = untrained_model(trained.recipe, MultiHeadAttention)
-    patterns = made_patterns(words, untrained)
-    patterns += trained_patterns(words, trained, shown["halves"])
-    fig, axes = plt.subplots(2, 4, figsize=(9, 5.9), layout="constrained")
-    fig.get_layout_engine().set(hspace=0.06)
-    for ax, pattern in zip(axes.flat, patterns, strict=True):
-        draw_panel(ax, pattern, words)
+    _, relation = strongest_relation(shown["halves"])
+    rows = {
+        "by hand; uniform: a head before training": made_patterns(words, untrained),
+        "trained heads": trained_patterns(words, trained, shown["halves"]),
+    }
+    fig = plt.figure(figsize=(WIDE, 4.9), layout="constrained")
+    for part, (origin, patterns) in zip(fig.subfigures(len(rows)), rows.items(), strict=True):
+        part.suptitle(origin, fontsize=10, color=QUIET)
+        axes = part.subplots(1, len(patterns))
+        for ax, (name, weights) in zip(axes, patterns.items(), strict=True):
+            plot_attention(ax, weights, words, annotate=False, labels=False)
+            ax.set_xticks([])
+            if ax is not axes[0]:
+                ax.set_yticks([])
+            ax.set_title(name, weight="bold", fontsize=10)
+    for query, key in related_pairs(relation, words):
+        frame_cell(ax, query, key, role_color(relation))
+    ax.set_title("relation", color=readable(role_color(relation)), weight="bold", fontsize=10)
     return fig
 
 
 main = Experiment(
     measure,
     picture=picture,
-    title="Trained heads look beside a word, at one word or at a related one;\nat itself a head "
-    "looks in {n[highest, itself]:.0%} of its rows at most",
-    note="{shown[trained].label} · normalised entropy {shown[entropy]:.2f} · queries down, keys "
-    "across; darker: more weight\n"
-    "number: how often the largest weight of a row lies there, on held-out sentences; framed: the "
-    "related words",
+    title="Trained heads look beside a word, at one word,\nor at a related one",
+    note="queries down, keys across · framed: the related words\n"
+    "{shown[trained].label} · normalised entropy {shown[entropy]:.2f}",
     answer="The picture shows each of them. The trained head that looks most at the word before "
     "does so in {n[highest, previous]:.0%} of its rows, and the one that looks most at the word "
     "itself in {n[highest, itself]:.0%}",

@@ -23,7 +23,7 @@ from shared.grammar.scores import CORE_RELATIONS, DIRECTIONS, relation_name, sco
 from shared.toy_language import Sentence
 from shared.training.objectives import attention_weights, corpus
 from shared.training.recipes import Trained
-from shared.visualization_utils import HIDDEN, readable, role_color
+from shared.visualization_utils import HIDDEN, WIDE, readable, role_color
 
 CLOSE = 0.10  # so near to the best head of a relation, a head has that role as well
 
@@ -83,7 +83,7 @@ def draw_who_follows(ax: Axes, names: list[list[str]], relation: str) -> None:
 def picture(results: Results) -> Figure:
     """Draws a row for each core relation, a column for each of two models."""
     models = results.shown["models"]
-    size = {"figsize": (7.5, 4.1), "layout": "constrained"}
+    size = {"figsize": (WIDE, 4), "layout": "constrained"}
     fig, axes = plt.subplots(len(CORE_RELATIONS), len(models), **size)
     fig.get_layout_engine().set(wspace=0.06, hspace=0.08)
     for column, trained in enumerate(models):
@@ -92,7 +92,7 @@ def picture(results: Results) -> Figure:
         for row, relation in enumerate(CORE_RELATIONS):
             draw_who_follows(axes[row, column], names, relation)
     for ax, relation in zip(axes[:, 0], CORE_RELATIONS, strict=True):
-        style = {"rotation": 0, "ha": "right", "va": "center", "weight": "bold", "fontsize": 11}
+        style = {"rotation": 0, "ha": "right", "va": "center", "weight": "bold", "fontsize": 10}
         name = relation.replace("-", " –\n")
         ax.set_ylabel(name, color=readable(role_color(relation)), **style)
     return fig
@@ -103,8 +103,8 @@ main = Experiment(
     picture=picture,
     title="Train again: {n[roles found in the same head]:.0%} of the roles come back in the same "
     "head",
-    note="{shown[model]}, with each seed · roles by rule\n"
-    "a box: a head, named layer.head, a row for each layer · coloured: has this role",
+    note="a box: a head, a row for each layer · coloured: it has this role\n"
+    "{shown[model]}, with each seed",
     answer="Of two models, {n[roles found in the same head]:.0%} of the roles reappear in the "
     "same head. That head finds the related word in {n[share right, same head]:.0%} of the "
     "cases, and an average head in {n[share right, mean head]:.0%}",

@@ -1,19 +1,20 @@
 """At which step of training does a head find its role?
 
 A film of the model that all scripts share, as it was at each stage of its training: its weights on
-one sentence become a frame. A head lights up when it has a role by the rules of
-shared/grammar/roles.py, in the colour that the role has everywhere. The loss stands above the maps.
-What is measured is how often the best head of each relation looks at the right word at the end,
-and what guesses reach: the best fixed offset, or the best untrained head.
+one sentence become a frame. Some heads change their role, or lose it for a while. So a head lights
+up when it first has the role that it ends with, by the rules of shared/grammar/roles.py, in the
+colour that the role has everywhere. What is measured is how often the best head of each relation
+looks at the right word at the end, and what guesses reach: the best fixed offset, or the best
+untrained head.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from statistics import fmean
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 from torch import Tensor
 
 from phase2_multi_head.models import load_multi_head_model
@@ -25,24 +26,24 @@ from shared.grammar.scores import CORE_RELATIONS, DIRECTIONS
 from shared.toy_model import weights_on_sentence
 from shared.training.recipes import Trained
 from shared.visualization_utils import (
+    GREY,
     HIDDEN,
     QUIET,
+    WIDE,
     in_few_colors,
     picture_of,
     plot_attention,
+    readable,
     role_color,
 )
 
+FRAMES = 16
 HELD_FRAMES = 7  # how often the last frame is shown again
 SECONDS_PER_FRAME = 0.5
 VISIBLE = 0.05  # weights are shown in such steps: nobody sees less, and the file is smaller
 NOTE = (
-    "row: the word that looks, column: the word looked at, darker: more weight\n"
-    "framed: the head has a role by rule, on held-out sentences"
+    "row: the word that looks · darker: more weight\nframed: from when the head first has its role"
 )
-# In points: a phone shows the film at less than half its size.
-TITLE_SIZE, TEXT_SIZE, NOTE_SIZE = 19, 13.5, 12
-TEXT_STYLE = {"fontsize": TEXT_SIZE}
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def measure(run: Run) -> Numbers:
     if run.options.quick:
         steps = steps[:: len(steps) // 4 + 1]
     looks = [look_at(trained, step, run.options.words) for step in steps]
-    run.shown.update(looks=looks, loss=trained.losses, sentence=when_roles_came(looks))
+    run.shown.update(looks=looks, sentence=when_roles_came(looks))
     _, baselines = roles.baselines(trained.recipe, MultiHeadAttention)
     numbers = {}
     for relation in CORE_RELATIONS:
@@ -109,67 +110,58 @@ def measure(run: Run) -> Numbers:
 # ---- the film
 
 
-def draw_maps(axes: np.ndarray, look: Look, words: list[str]) -> None:
-    """Draws a map for each head, axes (L, H).
+def first_steps(looks: Sequence[Look]) -> dict[tuple[int, int], int]:
+    """Returns (layer, head) -> the step at which a head first has the role that it ends with."""
+    steps = {}
+    for (layer, head), role in np.ndenumerate(looks[-1].names):
+        if role != roles.NO_NAME:
+            steps[layer, head] = min(look.step for look in looks if look.names[layer][head] == role)
+    return steps
 
-    The words stand on the left of the grid only, and above it the numbers that they have there.
-    """
-    size = min(TEXT_SIZE, 90 / len(words))
+
+def draw_maps(axes: np.ndarray, look: Look, words: list[str]) -> None:
+    """Draws a map for each head, axes (L, H). The words stand on the left of the grid only."""
     for (layer, head), ax in np.ndenumerate(axes):
         plot_attention(ax, look.weights[layer, head], words, annotate=False, labels=False)
-        ax.spines[:].set_visible(True)
-        ax.tick_params(labelsize=size)
-        ax.tick_params(axis="y", pad=5)  # beside a frame
-        numbers = range(len(words)) if layer == 0 else [""] * len(words)
-        ax.set_xticks(ax.get_xticks(), numbers, rotation=0, ha="center")
+        ax.set_xticks([])
         if head > 0:
             ax.set_yticks([])
-        else:
-            ax.set_ylabel(f"layer {layer}", color=QUIET, **TEXT_STYLE)
+        # Two lines in every frame: all frames are laid out as the first one.
+        ax.set_title(f" \nhead {layer}.{head}", color=GREY, fontsize=10)
+        ax.spines[:].set(visible=True, color=HIDDEN)
+        ax.tick_params(axis="y", pad=5)  # beside a frame
 
 
-def light_up(axes: np.ndarray, look: Look) -> None:
-    """Shows weights and roles of this look."""
-    for (layer, head), ax in np.ndenumerate(axes):
-        weights = (look.weights[layer, head] / VISIBLE).round() * VISIBLE
-        ax.collections[0].set_array(weights.numpy())
-        role = look.names[layer][head]
-        color = role_color(role)
-        if role == roles.NO_NAME:
-            # Two lines in every frame: all frames are laid out as the first one.
-            ax.set_title(f" \nhead {layer}.{head}", color=color, weight="normal", **TEXT_STYLE)
-            ax.spines[:].set(color=HIDDEN, linewidth=1)
-        else:
-            name = role.replace(" → ", " →\n")
-            ax.set_title(name, color=color, weight="bold", **TEXT_STYLE)
-            ax.spines[:].set(color=color, linewidth=4)
-
-
-def frame_title(look: Look, end: int, losses: list[float]) -> str:
-    """Returns the headline of a frame: the step, the loss of the last ten steps, heads with a role.
-
-    losses: of each step from the first on.
-    """
-    latest = losses[: look.step][-10:]
-    loss = f"loss {fmean(latest):.1f}" if latest else "untrained"
-    found = f"{look.with_role} of {look.num_heads} heads have a role"
-    return f"Step {look.step} of {end} · {loss} · {found}"
+def light_up(ax: Axes, role: str) -> None:
+    """Names a head, and frames its map."""
+    color = role_color(role)
+    style = {"color": readable(color), "weight": "bold", "fontsize": 10}
+    ax.set_title(role.replace(" → ", " →\n"), **style)
+    ax.spines[:].set(color=color, linewidth=3)
 
 
 def training_frames(results: Results) -> Film:
     """Returns every frame; the last one stays for a while."""
     looks, words = results.shown["looks"], results.options.words
-    end = looks[-1].step
-    num_layers, num_heads, *_ = looks[0].weights.shape
-    fig = plt.figure(figsize=(8.3, 2.15 * num_layers + 1.1), layout="constrained")
+    first, last = looks[0], looks[-1]
+    num_layers, num_heads, *_ = first.weights.shape
+    fig = plt.figure(figsize=(WIDE, 1.65 * num_layers + 1), layout="constrained")
     maps = fig.subplots(num_layers, num_heads, squeeze=False)
-    draw_maps(maps, looks[0], words)
-    fig.supxlabel(NOTE, fontsize=NOTE_SIZE, color=QUIET)
+    draw_maps(maps, first, words)
+    fig.supxlabel(NOTE, fontsize=10, color=QUIET)
+    roles_come = first_steps(looks)
     images = []
-    for look in looks:
-        light_up(maps, look)
-        fig.suptitle(frame_title(look, end, results.shown["loss"]), fontsize=TITLE_SIZE)
-        images.append(picture_of(fig, density=10 / 11))
+    for number in np.linspace(0, len(looks) - 1, FRAMES).round().astype(int):
+        look = looks[number]
+        have_role = [head for head, step in roles_come.items() if step <= look.step]
+        for (layer, head), ax in np.ndenumerate(maps):
+            weights = (look.weights[layer, head] / VISIBLE).round() * VISIBLE
+            ax.collections[0].set_array(weights.numpy())
+            if (layer, head) in have_role:
+                light_up(ax, last.names[layer][head])
+        count = f"{len(have_role)} of {maps.size} heads have a role"
+        fig.suptitle(f"Step {look.step} of {last.step}: {count}", fontsize=13)
+        images.append(picture_of(fig, density=1.5))
         fig.set_layout_engine("none")  # all frames are laid out as the first one
     plt.close(fig)
     images = in_few_colors(images)
