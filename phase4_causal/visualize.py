@@ -32,6 +32,8 @@ from shared.visualization_utils import (
     token_labels,
 )
 
+ROOM = 7  # words, for numbers in cells and for names above them
+
 
 def draw_masks(words: list[str]) -> tuple[Figure, str]:
     """The causal mask of the sentence, and beside it how two masks combine."""
@@ -59,7 +61,7 @@ def mark_row(ax: Axes, weights: Tensor, row: int) -> None:
     length = len(weights)
     frame = {"fill": False, "edgecolor": ORANGE, "linewidth": 2.5, "zorder": 4}
     ax.add_patch(Rectangle((0, row), length, 1, **frame))
-    if length > 7:
+    if length > ROOM:
         return
     for column, weight in enumerate(weights[row].tolist()):
         if weight > 0:
@@ -85,6 +87,9 @@ def draw_comparison(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     plot_attention(right, masked[head], words, mask=mask, annotate=False)
     right.set_title("with the mask", pad=8)
     right.set(ylabel="", yticks=[])
+    if len(words) > ROOM:  # the rows have the same names
+        left.set(xticks=[])
+        right.set(xticks=[])
     note = ""
     if j > i:
         mark_row(left, full[head], i)

@@ -252,6 +252,7 @@ def draw_best_head(ax: Axes, model: ToyTransformer, layer: int, head: int) -> No
     words = decode(tokens[0].tolist())
     weights = layers[layer][0, head]  # (1, H, T, T) -> (T, T)
     plot_attention(ax, weights, words, mask=causal_mask(2 * DRAWN), annotate=False)
+    plt.setp(ax.get_xticklabels(), rotation=90, ha="center", rotation_mode="default")
     if layer:
         framed = after_earlier_occurrence(tokens)
         ax.set(title="framed: what came next", ylabel="", yticks=[])

@@ -29,6 +29,8 @@ from shared.toy_language import START, START_ID, encode
 from shared.toy_model import MakeAttention, ToyTransformer, recorded_outputs
 from shared.visualization_utils import QUIET, RED, WIDE, plot_mask, readable, token_labels
 
+ROOM = 8  # positions, for names above the cells
+
 
 class WithMask(nn.Module):
     """An attention module that is always called with the mask that `rule` makes for a length."""
@@ -113,6 +115,8 @@ def picture(results: Results) -> Figure:
         reached = torch.stack([results.shown[name] for name in names]).any(dim=0)
         plot_mask(ax, reached, labels, wrong=~causal_mask(len(labels)))
         plt.setp(ax.get_xticklabels(), rotation=45, ha="left", rotation_mode="anchor")
+        if len(labels) > ROOM:  # the rows have the same names
+            ax.set(xticks=[])
         moved = max(results.mean[f"{name}, moves by"] for name in names)
         style = {"color": readable(RED), "weight": "bold"} if moved else {}
         ax.set_xlabel(f"{title}:\nmoves by {moved:.2g}", fontsize=12, **style)
