@@ -102,7 +102,7 @@ def as_script_text(data: dict) -> str:
 def render(data: dict) -> str:
     """Returns the whole page. The template names the styles and scripts that it reads.
 
-    A page that is published says where: its code at CODE_URL, itself at PAGE_URL of the environment.
+    A published page says where it lies, PAGE_URL of the environment, and its code, CODE_URL.
     """
     template = jinja2.Template(page_file("page.html.jinja"), undefined=jinja2.StrictUndefined)
     return template.render(

@@ -246,7 +246,9 @@ def test_the_lessons_have_the_places_that_the_page_links_to(explorer_data, monke
     assert wagers.lesson_link("a/README.md#b") == "https://code/a/README.md#b"
 
 
-def test_the_page_is_one_file_the_same_each_time_and_asks_nobody_for_more(explorer_data):
+def test_the_page_is_one_file_the_same_each_time_and_asks_nobody_for_more(
+    explorer_data, monkeypatch
+):
     page = write_page.render(explorer_data)
     assert page == write_page.render(explorer_data)
     assert page.count("Content-Security-Policy") == 1
@@ -254,6 +256,8 @@ def test_the_page_is_one_file_the_same_each_time_and_asks_nobody_for_more(explor
     assert addresses <= {"http://www.w3.org/2000/svg"}  # a name, not an address
     for file in write_page.FOLDER.rglob("*.*s"):  # .js, .css
         assert page.count(file.read_text(encoding="utf-8")) == 1, file
+    monkeypatch.setenv("PAGE_URL", "https://page")
+    assert '"og:image" content="https://page/' in write_page.render(explorer_data)
 
 
 def test_planted_markup_stays_text(browser, explorer_data, tmp_path):

@@ -6,7 +6,6 @@ playwright has for it, or a line of JavaScript to run; and what is asked: see AS
 first view's state, or the whole screen.
 """
 
-import itertools
 import json
 import re
 from pathlib import Path
