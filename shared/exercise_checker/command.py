@@ -35,10 +35,11 @@ in the next. Import what you like. Inputs are float64, so give new tensors the d
 torch.zeros(3, 5, dtype=x.dtype).
 Exit code 0 means that all are done, 1 that something is left.
 
-For teachers: --handout FOLDER writes the tasks without hints and answers, and --grade PATH checks
-one file or all files of a folder, and prints a table that shows no answer. Grading runs what others
-wrote with your rights, so read it first, or use an account that has nothing to lose. See
-data/teaching.md.
+For teachers: --handout FOLDER writes the tasks without hints and answers. --grade PATH checks one
+file or all files of a folder, and prints a table that shows no answer; with --csv FILE it also
+writes a row for each student and exercise: file, exercise, passed (1 or 0), minutes (those that the
+task names, so that passed · minutes are points) and message. Grading runs what others wrote with
+your rights, so read it first, or use an account that has nothing to lose. See data/teaching.md.
 """
 HINTS = {"1": "the idea", "2": "the steps and their shapes", "3": "the whole as plain loops"}
 
@@ -60,10 +61,13 @@ def run_exercises(
     if not chosen:
         names = ", ".join(f"{n} {each.name}" for n, each in known.items())
         parser.error(f"no exercise {options.exercise!r}: choose from {names}")
+    if options.csv and not options.grade:
+        parser.error("--csv FILE goes with --grade PATH")
+    of_one = "--hint" if options.hint else "--train" if options.train else "--in smollm2"
+    if options.exercise is None and (options.hint or options.train or options.model is not None):
+        example = f"python {short(stubs)} 3 {of_one}"
+        parser.error(f"for which exercise? Its number comes first: {example}")
     if options.hint:
-        if options.exercise is None:
-            example = f"python {short(stubs)} 3 --hint 2"
-            parser.error(f"a hint for which exercise? Its number comes first: {example}")
         print(hint(*chosen.popitem(), options.hint, stubs))
         return
     try:
@@ -71,7 +75,8 @@ def run_exercises(
             print(f"made {hand_out(stubs, options.handout)}")
             return
         if options.grade:
-            grade(options.grade, chosen)
+            minutes = {n: about(stubs)[int(n) - 1][2] for n in chosen}
+            grade(options.grade, chosen, minutes, options.csv)
             return
         functions = written_in(readers_file(stubs))
         if options.train or options.model is not None:
@@ -94,17 +99,18 @@ def parser_for(description: str) -> argparse.ArgumentParser:
     add("exercise", nargs="?", help="its number or its name (default: all)")
     explained = ", ".join(f"{n}: {what}" for n, what in HINTS.items())
     show = f"check nothing, show {explained}"
-    add("--hint", nargs="?", const="1", choices=HINTS, help=show)
     used = parser.add_mutually_exclusive_group()
+    used.add_argument("--hint", nargs="?", const="1", choices=HINTS, help=show)
     train = "train it in the toy model: what does it find, or cost? Plain loops take minutes"
     used.add_argument("--train", action="store_true", help=train)
     written = (
         "let a published model write with it: smollm2, or one on this machine. Loops take a minute"
     )
     used.add_argument("--in", dest="model", metavar="MODEL", help=written)
-    add("--handout", type=Path, metavar="FOLDER", help="for teachers: write the tasks alone there")
+    used.add_argument("--handout", type=Path, metavar="FOLDER", help="for teachers: write the tasks alone there")
     grading = "for teachers: check this file, or all files of this folder"
-    add("--grade", type=Path, metavar="PATH", help=grading)
+    used.add_argument("--grade", type=Path, metavar="PATH", help=grading)
+    add("--csv", type=Path, metavar="FILE", help="with --grade: write a table for a spreadsheet")
     return parser
 
 

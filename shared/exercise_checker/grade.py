@@ -22,8 +22,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import pandas as pd
 import torch
 
+from shared import paths
 from shared.exercise_checker.check import DONE, MARK_OF, WRONG, Report, check
 from shared.exercise_checker.exercise import Exercise
 from shared.exercise_checker.files import written_in
@@ -114,11 +116,18 @@ def graded(file: Path, exercises: Sequence[Exercise]) -> tuple[str, list[Report]
     return "", reports
 
 
-def grade(path: Path, chosen: Mapping[str, Exercise]) -> None:
+def grade(
+    path: Path,
+    chosen: Mapping[str, Exercise],
+    minutes: Mapping[str, int],
+    table: Path | None = None,
+) -> None:
     """Print a line for each file and exercise, then how many did each, and what went wrong most.
 
-    chosen: the exercises, by their numbers. Raises ValueError if there is nothing to grade.
+    chosen, minutes: the exercises, and how long each may take, by their numbers. table: a CSV file
+    to write, with a row for each file and exercise. Raises ValueError if there is nothing to grade.
     """
+    rows = []
     files = handed_in(path)
     uses = {name: looked_at(file) for name, file in files.items()}  # before one of them runs
     done, wrong = Counter(), {number: Counter() for number in chosen}
@@ -127,6 +136,7 @@ def grade(path: Path, chosen: Mapping[str, Exercise]) -> None:
         complaint, reports = graded(file, list(chosen.values()))
         if complaint:
             print(f"{name:{width}}  {MARK_OF[WRONG]} {complaint}", flush=True)
+            reports = [Report(WRONG, complaint)] * len(chosen)
         for (number, exercise), report in zip(chosen.items(), reports, strict=not complaint):
             verdict = report.mistake or report.text
             task = f"{MARK_OF[report.status]} {f'{number} {exercise.name}':26}"
