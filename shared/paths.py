@@ -46,7 +46,7 @@ def text_of(path: str | Path, most: int = -1) -> str:
     for other bytes, a folder, and a pipe, which might wait for ever.
     """
     if Path(path).exists() and not Path(path).is_file():
-        raise ValueError(f"{path} is no file: name one that holds a text in UTF-8")
+        raise ValueError(f'"{path}" is a folder or no file: name a text in UTF-8')
     try:
         with open(path, encoding="utf-8-sig") as file:
             return file.read(most)

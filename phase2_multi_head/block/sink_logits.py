@@ -38,6 +38,10 @@ def attention_with_sinks(
     if cap is None and sinks is None:
         return scaled_dot_product_attention(query, key, value, mask)
     check_attention_inputs(query, key, value, mask)
+    heads = query.shape[-3:-2]
+    if sinks is not None and sinks.shape != heads:
+        got = f"got {tuple(sinks.shape)}"
+        raise ValueError(f"sinks must be one number for each head, {tuple(heads)}: {got}")
     dtype = query.dtype
     query, key, value = at_least_float32(query, key, value)
     scores = query @ key.mT / math.sqrt(query.size(-1))  # (B, H, T_q, d_k) @ (B, H, d_k, T_k)

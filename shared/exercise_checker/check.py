@@ -11,6 +11,7 @@ import re
 import textwrap
 import traceback
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -91,7 +92,7 @@ class Outcome:
 
 def call(exercise: Exercise, function: Function, case: Case) -> Outcome:
     """Returns what the function gives for copies of the arguments, whatever happens."""
-    arguments = [a.clone() if isinstance(a, Tensor) else a for a in case.arguments]
+    arguments = copies(case.arguments)
     try:
         result = function(*arguments)
     except (Exception, SystemExit) as error:
@@ -103,6 +104,11 @@ def call(exercise: Exercise, function: Function, case: Case) -> Outcome:
         if isinstance(new, Tensor) and not torch.equal(old, new):
             changed.append(name)
     return Outcome(tensors, complaint, complaint, tuple(changed))
+
+
+def copies(arguments: Sequence[Any]) -> list[Any]:
+    """Returns the arguments of a call with tensors of their own: a function may write to them."""
+    return [a.clone() if isinstance(a, Tensor) else a for a in arguments]
 
 
 def failed(error: BaseException) -> Outcome:

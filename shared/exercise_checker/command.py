@@ -38,8 +38,9 @@ Exit code 0 means that all are done, 1 that something is left.
 For teachers: --handout FOLDER writes the tasks without hints and answers. --grade PATH checks one
 file or all files of a folder, and prints a table that shows no answer; with --csv FILE it also
 writes a row for each student and exercise: file, exercise, passed (1 or 0), minutes (those that the
-task names, so that passed · minutes are points) and message. Grading runs what others wrote with
-your rights, so read it first, or use an account that has nothing to lose. See data/teaching.md.
+task names, so that passed · minutes are points), message, and what else of the course the file
+uses. Grading runs what others wrote with your rights, so read it first, or use an account that has
+nothing to lose. See data/teaching.md.
 """
 HINTS = {"1": "the idea", "2": "the steps and their shapes", "3": "the whole as plain loops"}
 
@@ -63,10 +64,10 @@ def run_exercises(
         parser.error(f"no exercise {options.exercise!r}: choose from {names}")
     if options.csv and not options.grade:
         parser.error("--csv FILE goes with --grade PATH")
-    of_one = "--hint" if options.hint else "--train" if options.train else "--in smollm2"
-    if options.exercise is None and (options.hint or options.train or options.model is not None):
-        example = f"python {short(stubs)} 3 {of_one}"
-        parser.error(f"for which exercise? Its number comes first: {example}")
+    in_a_model = options.train or options.model is not None
+    if options.exercise is None and (options.hint or in_a_model):
+        example = f"python {short(stubs)} 3 ..."
+        parser.error(f"with which exercise? Its number comes first: {example}")
     if options.hint:
         print(hint(*chosen.popitem(), options.hint, stubs))
         return
@@ -79,7 +80,7 @@ def run_exercises(
             grade(options.grade, chosen, minutes, options.csv)
             return
         functions = written_in(readers_file(stubs))
-        if options.train or options.model is not None:
+        if in_a_model:
             sys.exit(not use_answer(list(chosen.values()), exercises, functions, options.model))
     except ValueError as error:
         parser.error(str(error))
@@ -107,7 +108,9 @@ def parser_for(description: str) -> argparse.ArgumentParser:
         "let a published model write with it: smollm2, or one on this machine. Loops take a minute"
     )
     used.add_argument("--in", dest="model", metavar="MODEL", help=written)
-    used.add_argument("--handout", type=Path, metavar="FOLDER", help="for teachers: write the tasks alone there")
+    used.add_argument(
+        "--handout", type=Path, metavar="FOLDER", help="for teachers: write the tasks alone there"
+    )
     grading = "for teachers: check this file, or all files of this folder"
     used.add_argument("--grade", type=Path, metavar="PATH", help=grading)
     add("--csv", type=Path, metavar="FILE", help="with --grade: write a table for a spreadsheet")

@@ -34,6 +34,7 @@ PATIENCE = 30.0  # seconds for a file, which takes a few, even in plain loops
 LOOPS = Report(WRONG, f"no answer within {PATIENCE:.0f} s: does it loop for ever?")
 ENDED = Report(WRONG, "no answer: it ended Python or disturbed the checker")
 STARTING = 60.0  # more seconds, until Python and torch are there
+COLUMNS = ["file", "exercise", "passed", "minutes", "message", "uses"]  # of the CSV file
 MOST_BYTES = 10**5  # of what is written about a file
 
 
@@ -105,13 +106,14 @@ def end(process: subprocess.Popen) -> None:
 def graded(file: Path, exercises: Sequence[Exercise]) -> tuple[str, list[Report]]:
     """Returns why the file cannot be run, or "", and a report for each exercise.
 
-    Where one exercise does not come to its end, the next is asked in a new process.
+    Where one exercise does not come to its end, the next is asked in a new process. Of a file that
+    cannot be run, every report says why.
     """
     reports: list[Report] = []
     while len(reports) < len(exercises):
         of_file, *more = reports_of(file, exercises[len(reports) :])
         if of_file.text:
-            return of_file.text, []
+            return of_file.text, [Report(WRONG, of_file.text)] * len(exercises)
         reports += more
     return "", reports
 
@@ -127,8 +129,10 @@ def grade(
     chosen, minutes: the exercises, and how long each may take, by their numbers. table: a CSV file
     to write, with a row for each file and exercise. Raises ValueError if there is nothing to grade.
     """
-    rows = []
     files = handed_in(path)
+    if table:
+        paths.check_writable(table.parent)
+    rows = []
     uses = {name: looked_at(file) for name, file in files.items()}  # before one of them runs
     done, wrong = Counter(), {number: Counter() for number in chosen}
     width = max(map(len, files))
@@ -136,13 +140,17 @@ def grade(
         complaint, reports = graded(file, list(chosen.values()))
         if complaint:
             print(f"{name:{width}}  {MARK_OF[WRONG]} {complaint}", flush=True)
-            reports = [Report(WRONG, complaint)] * len(chosen)
-        for (number, exercise), report in zip(chosen.items(), reports, strict=not complaint):
+        for (number, exercise), report in zip(chosen.items(), reports, strict=True):
+            passed = int(report.status == DONE)
+            used = " ".join(uses[name])
+            rows.append((name, exercise.name, passed, minutes[number], report.text, used))
+            if complaint:
+                continue
             verdict = report.mistake or report.text
             task = f"{MARK_OF[report.status]} {f'{number} {exercise.name}':26}"
             line = f"{name:{width}}  {task} {verdict}"
             print(line, flush=True)
-            done[number] += report.status == DONE
+            done[number] += passed
             wrong[number][verdict] += report.status == WRONG
         if uses[name] and not complaint:
             print(f"{name:{width}}  ! uses {', '.join(uses[name])}", flush=True)
@@ -153,6 +161,11 @@ def grade(
         for verdict, times in (+wrong[number]).most_common(1):
             line += f" {verdict} ({times})"
         print(line.rstrip())
+    if table:
+        frame = pd.DataFrame(rows, columns=COLUMNS)
+        with paths.whole_file(table) as unfinished:
+            frame.to_csv(unfinished, index=False)
+        print(f"\nmade {table}")
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from shared.exercise_checker.check import DONE, NOT_WRITTEN, check, error_in_words
+from shared.exercise_checker.check import DONE, NOT_WRITTEN, check, copies, error_in_words
 from shared.exercise_checker.exercise import Exercise, Function
 from shared.grammar import best_reader, roles
 from shared.published import LanguageModel, library, load_language_model, our_attention, writer_of
@@ -128,6 +128,8 @@ class ReadersAttention(nn.Module):
 
 def refuse_unless(tensor: Tensor, shape: tuple[int, ...]) -> None:
     """Raise ValueError unless a tensor has this shape, and finite numbers."""
+    if not isinstance(tensor, Tensor):
+        raise ValueError("it gives no tensor: compute with torch alone, without numpy")
     if tensor.shape != shape:
         raise ValueError(f"it gives shape {tuple(tensor.shape)} instead of {tuple(shape)}")
     if not tensor.isfinite().all():
@@ -335,7 +337,7 @@ def use_answer(
         raise ValueError(f"{name}: {verdict.text}")
     use = train_beside if model is None else partial(write_beside, load_language_model(model))
     try:
-        use(exercise, function)
+        use(exercise, lambda *inputs: function(*copies(inputs)))
     except OSError:
         raise  # of a disk or a screen
     except (Exception, SystemExit) as error:

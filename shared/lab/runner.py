@@ -246,9 +246,10 @@ def run_phases(phases: list[str], argv: list[str], options: argparse.Namespace, 
     total = len(modules) - 1 + len(by_themselves)
     teller = Teller(options.output_dir / LOG, total, verbose=options.verbose)
     to_train = count_untrained(loaders, options)
-    seconds = SECONDS_FOR_A_MODEL * to_train
-    training = f"Training {to_train} of the models that scripts share, about {seconds} s"
-    print(training if to_train else "The models that scripts share are there already.", flush=True)
+    if to_train:
+        print(f"Training {to_train} models, about {SECONDS_FOR_A_MODEL * to_train} s", flush=True)
+    else:
+        print("The models are there already.")
     corpus()  # drawn once for all processes, where they are copies
     with processes(modules) as pool:
         run_side_by_side(pool, plans, argv, teller)

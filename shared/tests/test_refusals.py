@@ -13,6 +13,7 @@ from phase1_single_head.before.additive import AdditiveAttention, LuongAttention
 from phase1_single_head.order.position_encodings import rotary
 from phase1_single_head.parts.cross_attention import CrossAttention
 from phase1_single_head.self_attention import scaled_dot_product_attention
+from phase2_multi_head.block.sink_logits import attention_with_sinks
 from phase2_multi_head.fused_attention import FusedMultiHeadAttention
 from phase2_multi_head.grouped_query_attention import GroupedQueryAttention
 from phase2_multi_head.heads.head_importance import gated_heads
@@ -57,8 +58,9 @@ SHARED = [
     (lambda: strided_mask(3, 3, 0), "stride must be a whole number, 1 or more: got 0"),
     (lambda: causal_mask(math.nan), "T_q must be a whole number, 1 or more: got nan"),
     (lambda: tokenize("  . "), "the sentence is empty"),
-    (lambda: paths.text_of(paths.ROOT), "is no file"),  # nor is a pipe
+    (lambda: paths.text_of(paths.ROOT), "is a folder or no file"),  # nor is a pipe
     (lambda: tokenize("the cta sat"), '"cta" is not among the 97 words'),
+    (lambda: tokenize("the elephant sat"), "nouns that it knows: cat, teacher"),
     (lambda: tokenize("the <pad> sat"), '"<pad>" is not among'),
     (lambda: tokenize("the " * 33), "33 words: the limit is 32"),
     (lambda: hidden_word_distribution(TOY_WORDS[1:], 0), "take one that sample_sentence can make"),
@@ -128,6 +130,7 @@ PHASE_2 = [
         lambda: FusedMultiHeadAttention(16, 2)(zeros((2, 5, 16)), mask=torch.ones(2, 5, 5).bool()),
         "head axis with mask.unsqueeze(1)",
     ),
+    (lambda: attention_with_sinks(*[WEIGHTS] * 3, sinks=ONES), "for each head, (3,): got (5, 4)"),
     (lambda: GroupedQueryAttention(24, 6, 4), "num_kv_heads=4; these work: 1, 2, 3, 6"),
     (lambda: GroupedQueryAttention(16, 4, 2)(zeros((2, 5, 12))), "got query (2, 5, 12)"),
     (lambda: StackOfHeads(16, 4).copy_weights(MultiHeadAttention(16, 4)), "got one with bias=True"),
