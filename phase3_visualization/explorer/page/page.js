@@ -140,6 +140,7 @@ const Page = (() => {
     app = { data, language, go, modelOfLessons: () => ofLessons(data) };
     byId("views").hidden = false;
     for (const view of VIEWS.values()) view.start(app);
+    if (View.isOnTheWeb()) document.querySelector("footer").append(View.shareButton("send this view"));
     addEventListener("hashchange", (event) => route(hashOf(event.oldURL)));
     route();
   }

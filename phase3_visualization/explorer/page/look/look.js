@@ -9,7 +9,7 @@ const Look = (() => {
 
   const NO_GUESS = [3, 5]; // steps that speak of the gap: it stays one
 
-  let data, language, state, maps, typing;
+  let data, language, state, maps, typing, kindsFor;
   let hidByReader = false; // a word that a reader hid stays hidden while the sentence is typed
 
   const hash = () => Address.write(state, firstState(null));
@@ -203,6 +203,8 @@ const Look = (() => {
 
   // The kinds of words, with that one open which a sentence goes on with.
   function drawKinds(words) {
+    if (kindsFor === words.join(" ")) return;
+    kindsFor = words.join(" ");
     const add = (word) => {
       type(`${byId("sentence").value} ${word}`.trim(), false);
       byId("chips").querySelector("[aria-pressed=true]").focus();
@@ -293,6 +295,8 @@ const Look = (() => {
       redraw();
       if (!Story.isOpen()) target.scrollIntoView({ block: "nearest" });
     }, true);
+    // A press on a word to take leaves the focus where it is: what is left would be read, and move what is pressed.
+    on("own", "mousedown", (event) => event.target.matches("button") && event.preventDefault());
     on("words", "keydown", (event) => Arcs.moveChoice(event, state.query, choose));
     on("heads", "keydown", moveHead);
     press("clear", () => type(""));

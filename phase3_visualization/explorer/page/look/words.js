@@ -175,7 +175,11 @@ const Words = (() => {
 
   // What is wrong, and for each unknown word others as buttons. What is below stays at the last sentence that was read.
   // nearest: a sentence that it can read.
+  let explained = "";
   function explain({ problem = "", unknown = [], nearest = "" }, language, onTake, onRead) {
+    const now = JSON.stringify([problem, unknown]);
+    if (now === explained) return; // not under the finger that presses one of these words
+    explained = now;
     const lines = unknown.slice(0, EXPLAINED).map(({ word, before }) => {
       const { says, words } = instead(word, before, language);
       const buttons = words.slice(0, OFFERED).map((known) => {
