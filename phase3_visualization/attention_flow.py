@@ -13,12 +13,14 @@ path down to the words, and by the last layer alone.
 Writes attention_flow.png and attention_rollout.png to visualizations/plots/phase3/.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from phase1_single_head.models import as_shown, choose_word, hide
 from phase2_multi_head.models import load_multi_head_model
@@ -33,6 +35,7 @@ from shared.training.recipes import Trained, untrained_model
 from shared.visualization_utils import (
     BLUE,
     GREY,
+    INK,
     QUIET,
     TAUPE,
     WIDE,
@@ -97,6 +100,42 @@ def draw_arrows(
     return fig, f'{finding}: "{sentence}", an arrow for each large weight, thicker for more weight.'
 
 
+def draw_paths(
+    ax: Axes,
+    shares: Sequence[Tensor],
+    words: Sequence[str],
+    numbers: Mapping[str, Tensor],
+    *,
+    marked: int,
+) -> None:
+    """Draw words in a row, and over them a storey of lines for each of `shares`, (T, T) each.
+
+    The lowest storey comes first. Entry (i, j) is the share that word i above hands down to word
+    j below: the larger, the thicker its line. What stays where it is is grey, and less than 0.01
+    is not drawn. Below the words stand `numbers`, name -> (T,); those at `marked` are bold.
+    """
+    for storey, share in enumerate(shares):
+        ends = [storey + 0.97, storey + 0.03]
+        for i, j in (share > 0.01).nonzero().tolist():
+            style = {"color": GREY if i == j else BLUE, "linewidth": 22 * share[i, j].item()}
+            ax.plot([i, j], ends, solid_capstyle="butt", alpha=0.75, **style)
+        for i, leaving in enumerate(share.sum(dim=1).tolist()):  # (T, T) -> (T,)
+            if leaving > 0.01:
+                ax.plot(i, storey + 1, "o", color=INK, markersize=4 + 8 * leaving, zorder=3)
+    size = 90 / len(words)
+    for x, word in enumerate(words):
+        style = {"ha": "center", "va": "top", "weight": "bold" if x == marked else "normal"}
+        ax.text(x, -0.08, word, fontsize=min(15, size), **style)
+        for row, values in enumerate(numbers.values()):
+            below = -0.5 - 0.25 * row
+            ax.text(x, below, f"{values[x]:.2f}", fontsize=min(11, size), **style)
+    for row, name in enumerate(numbers):
+        ax.text(-0.6, -0.5 - 0.25 * row, name, ha="right", va="top", color=QUIET)
+    bottom = -0.55 - 0.25 * len(numbers)
+    ax.set(xlim=(-0.6, len(words) - 0.4), ylim=(bottom, len(shares) + 0.12))
+    ax.axis("off")
+
+
 def draw_rollout(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     """Where a hidden word takes what it knows from, through all layers; and a caption."""
     hidden = choose_word(words)
@@ -108,13 +147,13 @@ def draw_rollout(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     last = weights[-1].mean(dim=0)[hidden]  # (H, T, T) -> (T,)
     gains = by_rollout - last
     gains[hidden] = -1  # the residual half gives it more in any case
-    found = gains.argmax().item()  # the word of which rollout says most that a layer does not
+    gainer = gains.argmax().item()  # the word of which rollout says most that a layer does not
     fig, ax = plt.subplots(figsize=(WIDE, 4), layout="constrained")
     numbers = {"by rollout": by_rollout, "last layer": last}
-    charts.shares_down(ax, shares, as_shown(seen), BLUE, numbers=numbers, marked=found)
+    draw_paths(ax, shares, as_shown(seen), numbers, marked=gainer)
     ax.text(hidden, len(shares) + 0.1, "the hidden word", ha="center", va="bottom")
-    finding = f'The last layer takes {last[found]:.2f} from "{words[found]}"'
-    finding += f"; by rollout {by_rollout[found]:.2f} comes from there"
+    finding = f'The last layer takes {last[gainer]:.2f} from "{words[gainer]}"'
+    finding += f"; by rollout {by_rollout[gainer]:.2f} comes from there"
     entropy = normalized_entropy(weights).nanmean()
     note = f"grey: stays in its place · {trained.label} · normalised entropy {entropy:.2f}"
     headline(fig, finding, note)

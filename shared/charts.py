@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from torch import Tensor
 
-from shared.visualization_utils import GREY, HIDDEN, INK, QUIET, label_ends
+from shared.visualization_utils import HIDDEN, INK, QUIET, label_ends
 
 PALE = "#ccd2d8"  # of arcs that are there, but not meant
 
@@ -152,43 +152,5 @@ def arcs(
     for x, word in enumerate(words):
         ax.text(x, 0, word, ha="center", va="center", fontsize=min(16, 100 / len(words)))
     ax.set(xlim=(-0.6, len(words) - 0.4), ylim=(-0.2, 0.3 + highest), aspect="equal")
-    ax.axis("off")
-    return ax
-
-
-def shares_down(
-    ax: Axes,
-    shares: Sequence[Tensor],
-    words: Sequence[str],
-    color: str,
-    *,
-    numbers: Mapping[str, Tensor],
-    marked: int,
-) -> Axes:
-    """Draw words in a row, and over them a storey of lines for each of `shares`, (T, T) each.
-
-    The lowest storey comes first. Entry (i, j) is the share that word i above hands down to word
-    j below: the larger, the thicker its line. What stays where it is is grey, and less than 0.01
-    is not drawn. Below the words stand `numbers`, name -> (T,); those at `marked` are bold.
-    """
-    for storey, share in enumerate(shares):
-        ends = [storey + 0.97, storey + 0.03]
-        for i, j in (share > 0.01).nonzero().tolist():
-            style = {"color": GREY if i == j else color, "linewidth": 22 * share[i, j].item()}
-            ax.plot([i, j], ends, solid_capstyle="butt", alpha=0.75, **style)
-        for i, leaving in enumerate(share.sum(dim=1).tolist()):  # (T, T) -> (T,)
-            if leaving > 0.01:
-                ax.plot(i, storey + 1, "o", color=INK, markersize=4 + 8 * leaving, zorder=3)
-    size = 90 / len(words)
-    for x, word in enumerate(words):
-        style = {"ha": "center", "va": "top", "weight": "bold" if x == marked else "normal"}
-        ax.text(x, -0.08, word, fontsize=min(15, size), **style)
-        for row, values in enumerate(numbers.values()):
-            below = -0.5 - 0.25 * row
-            ax.text(x, below, f"{values[x]:.2f}", fontsize=min(11, size), **style)
-    for row, name in enumerate(numbers):
-        ax.text(-0.6, -0.5 - 0.25 * row, name, ha="right", va="top", color=QUIET)
-    bottom = -0.55 - 0.25 * len(numbers)
-    ax.set(xlim=(-0.6, len(words) - 0.4), ylim=(bottom, len(shares) + 0.12))
     ax.axis("off")
     return ax

@@ -36,7 +36,7 @@ from phase3_visualization.pretrained.head_prices import (
 from phase3_visualization.pretrained.language_model import TEXT, add_model, read_texts
 from shared import cli, paths
 from shared.published import LanguageModel, load_language_model, writer_of
-from shared.visualization_utils import WEIGHT_MAP, headline, save_plot
+from shared.visualization_utils import WEIGHT_MAP, WIDE, headline, save_plot
 
 MOST_TOKENS = 80  # of a text: with 270 heads a page has 2.4 MB then
 PLOT = "phase3/heads"
@@ -75,7 +75,7 @@ def finding_of_prices(prices: Tensor, unit: str) -> str:
 
 def draw_prices(prices: Tensor, title: str) -> plt.Figure:
     """Draws the price of each head, (L, H)."""
-    fig, ax = plt.subplots(figsize=(6.4, 2 + 0.2 * len(prices)), layout="constrained")
+    fig, ax = plt.subplots(figsize=(WIDE, 2 + 0.2 * len(prices)), layout="constrained")
     sns.heatmap(prices.numpy(), vmin=0, cmap=WEIGHT_MAP, ax=ax)
     ax.set(xlabel="head", ylabel="layer")
     headline(fig, title, "what the model loses without this head")
