@@ -40,13 +40,14 @@ SECONDS_PER_FRAME = 0.16
 SIDES = (1, 0.86, 0.72)  # how bright the top of a block is, and its two kinds of walls
 ELEVATION = 38  # degrees above the ground
 AZIMUTH = -45  # from here a turn of 28 frames is never square on, where blocks hide words
+MOST_NAMED = 7  # words that have room beside the landscape
 GROUND = 0.005  # a weight below this is no block
 
 
 def plot_landscape(ax: Axes3D, weights: Tensor, words: list[str]) -> None:
     """The weights of one head (T, T) as blocks: queries along x, keys along y, weights upwards.
 
-    Without words their places are numbered.
+    Without words, or with many, their places are numbered.
     """
     query, key = (weights > GROUND).nonzero().T.numpy()
     heights = weights[query, key].double().numpy()
@@ -55,12 +56,14 @@ def plot_landscape(ax: Axes3D, weights: Tensor, words: list[str]) -> None:
     look = {"color": faces.reshape(-1, 3), "shade": False, "antialiased": False}
     ax.bar3d(query, key, 0, 0.96, 0.96, heights, **look)
     places = np.arange(len(weights))
-    labels = token_labels(words) or places
+    has_room = 0 < len(words) <= MOST_NAMED
+    labels = token_labels(words) if has_room else places
+    pad = 16 if has_room else 5
     ax.set_xticks(places + 0.5, labels)
     ax.set_yticks(places + 0.5, labels)
     ax.set(zlim=(0, 1), zticks=(0, 0.5, 1), xlim=(0, len(weights)), ylim=(0, len(weights)))
-    ax.set_xlabel("query", color=QUIET, labelpad=5 + 2 * len(words))
-    ax.set_ylabel("key", color=QUIET, labelpad=5 + 2 * len(words))
+    ax.set_xlabel("query", color=QUIET, labelpad=pad)
+    ax.set_ylabel("key", color=QUIET, labelpad=pad)
     ax.view_init(ELEVATION, AZIMUTH)
     for axis in (ax.xaxis, ax.yaxis, ax.zaxis):
         axis.set_pane_color("white")

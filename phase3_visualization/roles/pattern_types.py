@@ -136,6 +136,7 @@ def picture(results: Results) -> Figure:
         for ax, (name, weights) in zip(axes, patterns.items(), strict=True):
             plot_attention(ax, weights, words, annotate=False, labels=False)
             ax.set_xticks([])
+            ax.tick_params(labelsize=min(10, 60 / len(words)))
             if ax is not axes[0]:
                 ax.set_yticks([])
             ax.set_title(name, weight="bold", fontsize=10)

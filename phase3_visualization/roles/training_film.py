@@ -129,7 +129,7 @@ def draw_maps(axes: np.ndarray, look: Look, words: list[str]) -> None:
         # Two lines in every frame: all frames are laid out as the first one.
         ax.set_title(f" \nhead {layer}.{head}", color=GREY, fontsize=10)
         ax.spines[:].set(visible=True, color=HIDDEN)
-        ax.tick_params(axis="y", pad=5)  # beside a frame
+        ax.tick_params(axis="y", pad=5, labelsize=min(10, 60 / len(words)))  # beside a frame
 
 
 def light_up(ax: Axes, role: str) -> None:
