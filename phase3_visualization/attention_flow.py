@@ -178,7 +178,7 @@ USES = (
 @cli.script
 def main(argv: list[str] | None = None) -> str:
     parser = cli.parser(__doc__, USES)
-    parser.add_argument("--head", metavar="LAYER.HEAD", help="only this one, as 1.2 (default: all)")
+    parser.add_argument("--head", metavar="LAYER.HEAD", help="only this, as 1.0: layer 1 head 0")
     options = cli.parse(parser, argv)
     trained = load_multi_head_model(options)
     heads = []
@@ -186,7 +186,7 @@ def main(argv: list[str] | None = None) -> str:
         if options.head in (None, f"{layer}.{head}"):
             heads.append((layer, head))
     if not heads:
-        parser.error(f"the last head is {layer}.{head}: got {options.head}")
+        parser.error(f"--head counts from 0, and the last is {layer}.{head}: got {options.head}")
     fig, caption = draw_arrows(trained, options.words, heads)
     save_plot(options, "phase3/attention_flow", fig, caption)
     fig, caption = draw_rollout(trained, options.words)

@@ -97,8 +97,9 @@ def parser(
         default=str(paths.TOY_SEQUENCES),
         help="file of sentences, one a line",
     )
-    words = "print the words of the toy language"
-    result.add_argument("--words", action="version", version=all_words(), help=words)
+    result.add_argument(
+        "--words", action="version", version=all_words(), help="print all words of the toy language"
+    )
     add(
         "--seed",
         type=integer_from(0, 2**31),
@@ -221,10 +222,12 @@ def attention_class(name: str) -> MakeAttention:
         if shapes != wanted:
             raise ValueError(f"the shapes must be {wanted}: got {shapes}")
     except Exception as error:  # a class of the reader's own may fail in any way
-        how = "CLASS(d_model, num_heads)(x, mask=mask) must give (output, weights)"
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"line {last.lineno} of {last.filename}"
-        rule = f"MODULE:CLASS, please, and {how}"
+        rule = (
+            "MODULE:CLASS, please, and CLASS(d_model, num_heads)(x, mask=mask) must give "
+            "(output, weights)"
+        )
         raise argparse.ArgumentTypeError(f"{rule}: {where}: {error!r}") from None
     return made
 

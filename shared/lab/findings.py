@@ -145,16 +145,13 @@ class Judgement:
 
     @property
     def differs(self) -> str:
-        """Returns in words where the run came out otherwise; empty where it did not."""
-        parts = []
-        if self.turned:
-            parts.append(f"{len(self.turned)} of {len(self.findings)} claims came out otherwise")
-        if self.differing:
-            parts.append(
-                f"{len(self.differing)} of {self.compared} numbers are not those of seed 0: "
-                f"{'; '.join(self.differing)}"
-            )
-        return f"This run differs from the record: {', and '.join(parts)}." if parts else ""
+        """Returns in words which numbers are not those of seed 0; empty where all are."""
+        if not self.differing:
+            return ""
+        return (
+            f"This run differs from the record: {len(self.differing)} of {self.compared} numbers "
+            f"are not those of seed 0: {'; '.join(self.differing)}."
+        )
 
 
 def judge(

