@@ -295,10 +295,10 @@ def spread_ends(fig: Figure) -> None:
 
 def _even_lines(text: str, letters: int) -> str:
     """Break a text into as few lines as fit, all about equally long: no last word alone."""
-    count = len(textwrap.wrap(text, letters))
-    while letters > 1 and len(textwrap.wrap(text, letters - 1)) == count:
+    count = len(textwrap.wrap(text, letters, break_on_hyphens=False))
+    while letters > 1 and len(textwrap.wrap(text, letters - 1, break_on_hyphens=False)) == count:
         letters -= 1
-    return textwrap.fill(text, letters)
+    return textwrap.fill(text, letters, break_on_hyphens=False)
 
 
 def headline(fig: Figure, title: str, note: str, size: float = 13) -> None:
