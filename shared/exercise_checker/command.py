@@ -64,6 +64,8 @@ def run_exercises(
         parser.error(f"no exercise {options.exercise!r}: choose from {names}")
     if options.csv and not options.grade:
         parser.error("--csv FILE goes with --grade PATH")
+    if options.handout and options.exercise:
+        parser.error("--handout writes all tasks of a lesson: leave the number out")
     in_a_model = options.train or options.model is not None
     if options.exercise is None and (options.hint or in_a_model):
         example = f"python {short(stubs)} 3 ..."

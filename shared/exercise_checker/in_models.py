@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -128,8 +128,6 @@ class ReadersAttention(nn.Module):
 
 def refuse_unless(tensor: Tensor, shape: tuple[int, ...]) -> None:
     """Raise ValueError unless a tensor has this shape, and finite numbers."""
-    if not isinstance(tensor, Tensor):
-        raise ValueError("it gives no tensor: compute with torch alone, without numpy")
     if tensor.shape != shape:
         raise ValueError(f"it gives shape {tuple(tensor.shape)} instead of {tuple(shape)}")
     if not tensor.isfinite().all():
@@ -336,8 +334,15 @@ def use_answer(
     if verdict.status == NOT_WRITTEN:
         raise ValueError(f"{name}: {verdict.text}")
     use = train_beside if model is None else partial(write_beside, load_language_model(model))
+
+    def on_copies(*inputs: Any) -> Any:
+        result = function(*copies(inputs))
+        if not all(isinstance(part, Tensor) for part in result):
+            raise ValueError("it gives no tensor: compute with torch alone, without numpy")
+        return result
+
     try:
-        use(exercise, lambda *inputs: function(*copies(inputs)))
+        use(exercise, on_copies)
     except OSError:
         raise  # of a disk or a screen
     except (Exception, SystemExit) as error:

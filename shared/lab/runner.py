@@ -136,15 +136,21 @@ def story(result: Result) -> str:
     return "\n".join(lines)
 
 
+def about(seconds: int) -> str:
+    return f", about {seconds} s" if seconds else ""
+
+
 class Teller:
     """Tells the story on the screen and keeps all that was printed in the log.
 
-    total: how many scripts there are to tell of.
+    total: how many scripts there are to tell of. measured: with how many seeds each measures, or 0
+    for a test drive, of which nobody knows how long it takes.
     """
 
-    def __init__(self, log: Path, total: int, *, verbose: bool) -> None:
+    def __init__(self, log: Path, total: int, *, measured: int = 1, verbose: bool = False) -> None:
         self.verbose = verbose
         self.total = total
+        self.measured = measured
         self.number = 0  # of the script that is told now
         log.parent.mkdir(parents=True, exist_ok=True)
         self.file = log.open("w", encoding="utf-8")
@@ -154,7 +160,7 @@ class Teller:
         self.number += 1
         _, _, below_the_phase = name.partition(".")
         script = below_the_phase.replace(".", "/")
-        takes = f", about {SECONDS[name]} s" if name in SECONDS else ""
+        takes = about(SECONDS.get(name, 0) * self.measured)
         line = f"{self.number} of {self.total} · {script}{takes}: {question_of(name)}"
         print(f"\n{wrapped(line, indent='')}", flush=True)
 
@@ -243,9 +249,11 @@ def run_phases(phases: list[str], argv: list[str], options: argparse.Namespace, 
         by_themselves += plan.alone + (plan.longer if word == "all" else ())
     by_themselves = [name for name in by_themselves if can_run(name)]
     total = len(modules) - 1 + len(by_themselves)
-    teller = Teller(options.output_dir / LOG, total, verbose=options.verbose)
+    measured = 0 if options.quick else options.seeds
+    log = options.output_dir / LOG
+    teller = Teller(log, total, measured=measured, verbose=options.verbose)
     to_train = count_untrained(loaders, options)
-    training = f"Training {to_train} models, about {10 * to_train} s"
+    training = f"Models to train: {to_train}{about(10 * to_train * bool(measured))}"
     print(training if to_train else "The models are there already.", flush=True)
     corpus()  # drawn once for all processes, where they are copies
     with processes(modules) as pool:

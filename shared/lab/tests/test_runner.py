@@ -164,9 +164,9 @@ class Pool:
 def test_the_story_is_told_in_reading_order_and_the_log_has_the_rest(
     script, capsys, tmp_path, monkeypatch
 ):
-    teller = runner.Teller(tmp_path / "run.log", 3, verbose=False)
+    teller = runner.Teller(tmp_path / "run.log", 3, measured=2)
     first, second, slow = script("first"), script("second"), script("slow")
-    monkeypatch.setitem(runner.SECONDS, slow, 70)
+    monkeypatch.setitem(runner.SECONDS, slow, 35)
     loader = script("model") + ":load"
     plans = {
         "phase1": Plan((loader,), (first, slow)),
@@ -204,7 +204,7 @@ def test_a_script_that_fails_ends_the_course_with_its_code(script, capsys, tmp_p
     bad, good = script("bad", fails), script("good")
     sys.modules[bad].load = fails
     plan = Plan((bad + loader,), (good,)) if loader else Plan((), (bad, good))
-    teller = runner.Teller(tmp_path / "run.log", 2, verbose=False)
+    teller = runner.Teller(tmp_path / "run.log", 2)
     with pytest.raises(SystemExit) as stopped:
         runner.run_side_by_side(Pool(), {"phase1": plan}, [], teller)
     printed = capsys.readouterr().out
