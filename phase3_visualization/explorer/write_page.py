@@ -105,12 +105,7 @@ def render(data: dict) -> str:
     A published page says where it lies, PAGE_URL of the environment, and its code, CODE_URL.
     """
     template = jinja2.Template(page_file("page.html.jinja"), undefined=jinja2.StrictUndefined)
-    return template.render(
-        page_file=page_file,
-        data=as_script_text(data),
-        code=os.environ.get("CODE_URL"),
-        address=os.environ.get("PAGE_URL"),
-    )
+    return template.render(page_file=page_file, data=as_script_text(data), environ=os.environ)
 
 
 USES = "--seed --quick --device --retrain --d-model --heads --layers --output-dir"

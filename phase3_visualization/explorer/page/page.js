@@ -99,7 +99,6 @@ const Page = (() => {
     const name = VIEWS.has(parts.get("view")) ? parts.get("view") : "look";
     if (shown && shown !== name) {
       document.querySelector("nav [aria-current]").href = `#${before}`; // of the two links to the first view the one in use
-      VIEWS.get(shown).hide();
     }
     shown = name;
     for (const other of VIEWS.keys()) byId(other).hidden = other !== name;
@@ -140,7 +139,7 @@ const Page = (() => {
     app = { data, language, go, modelOfLessons: () => ofLessons(data) };
     byId("views").hidden = false;
     for (const view of VIEWS.values()) view.start(app);
-    if (View.isOnTheWeb()) document.querySelector("footer").append(View.shareButton("send this view"));
+    document.querySelector("footer").append(...View.share("send this view"));
     addEventListener("hashchange", (event) => route(hashOf(event.oldURL)));
     route();
   }

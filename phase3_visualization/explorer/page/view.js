@@ -31,10 +31,9 @@ const View = (() => {
     }
   }
 
-  // Where the page lies on the web its address can be sent: on a phone through its own sheet, elsewhere by the clipboard.
-  const isOnTheWeb = () => location.protocol.startsWith("http");
-
-  function shareButton(text) {
+  // A button that sends the address, on a phone through its own sheet, elsewhere by the clipboard; none on a disk.
+  function share(text) {
+    if (!location.protocol.startsWith("http")) return [];
     const share = button(text, async () => {
       try {
         if (navigator.share && matchMedia("(pointer: coarse)").matches) {
@@ -47,7 +46,7 @@ const View = (() => {
         if (error.name !== "AbortError") share.textContent = "copy the address of this page";
       }
     });
-    return share;
+    return [share];
   }
 
   const ground = () => (darkGround.matches ? "dark" : "light");
@@ -183,6 +182,6 @@ const View = (() => {
 
   return {
     NO_ROLE, BLANK, useColors, byId, on, fixed, short, weightColor, rgb, readable, roleOf, roleColor, headCalled, element, svg,
-    indexOfLargest, fill, button, percent, change, jobOf, those, bar, guesses, remember, isOnTheWeb, shareButton, setUsable, isUsable, darkGround,
+    indexOfLargest, fill, button, percent, change, jobOf, those, bar, guesses, remember, share, setUsable, isUsable, darkGround,
   };
 })();

@@ -8,7 +8,6 @@
 
 const Break = (() => {
   const { button, fill, byId, element, remember, setUsable } = View;
-  const { quiet } = Stage;
   const LETTERS = "abcd";
   const END = "end";
   const SIGN = { null: "", true: "✓", false: "✗" }; // of a wager not answered, won, lost
@@ -137,7 +136,7 @@ const Break = (() => {
       element("p", {}, open ? `Not asked yet: ${open}.` : right === marks.length ? "You saw all of it coming."
         : `Attention surprised you in ${marks.length - right} of ${marks.length}. That is what bets are for.`),
       element("ol", {}, ...bets),
-      ...(View.isOnTheWeb() ? [quiet("The address of this page holds your score."), View.shareButton("send your score")] : []),
+      ...View.share("send your score"),
       button("start again", again)];
   }
 
@@ -174,5 +173,5 @@ const Break = (() => {
     byId("break-next").addEventListener("click", () => go(following()));
   }
 
-  return { start, show, hide: () => {} };
+  return { start, show };
 })();

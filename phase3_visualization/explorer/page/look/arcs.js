@@ -6,9 +6,10 @@ const Arcs = (() => {
   const { byId, element, svg, percent, indexOfLargest } = View;
   const LEAST = 0.03; // a weight below this gets no arc
   const [LOW, HIGH] = [20, 100]; // pixels from a word to the top of its arc
-  const EACH = 700; // milliseconds in which a drop travels, one word after the other; what has no arc takes a third
+  const EACH = 1200; // milliseconds in which a drop travels, one word after the other; what has no arc takes a third
+  const OFF = 4; // pixels between a word and the end of its arc
 
-  let timer;
+  let timer, lit;
   let drawn = null; // the arcs on the screen, to draw them again when words move to other lines
   let shown = ""; // the words on the screen
   let boxes = null; // where they stand; measured when they have moved, not for each arc
@@ -78,7 +79,7 @@ const Arcs = (() => {
       const isBetween = box.top !== boxes[query].top; // two lines of words: thinner, so that it can be followed
       parts.push(svg("path", { d: arc(boxes[query], box), "data-key": j, opacity: far ? 0.35 : 1,
         "stroke-width": (1 + (isBetween ? 4 : 9) * weights[j]).toFixed(1) }));
-      if (isAlone) parts.push(svg("circle", { cx: box.x, cy: box.top > boxes[query].bottom || !isBetween ? box.top : box.bottom, r: 6 }));
+      if (isAlone) parts.push(svg("circle", { cx: box.x, cy: facing(boxes[query], box), r: 5 }));
     });
     byId("arcs").replaceChildren(...parts);
     clearTimeout(timer);
@@ -130,6 +131,8 @@ const Arcs = (() => {
     const alone = byId("arcs").querySelector(`[data-key="${key}"]`) !== null;
     for (const part of byId("arcs").children) part.classList.toggle("faint", alone && part.dataset.key !== String(key));
     light(key);
+    if (alone && drawn.isMoving && key !== lit && !stillness.matches) drop(Number(key));
+    lit = key;
   }
 
   function wire() {
@@ -141,15 +144,17 @@ const Arcs = (() => {
     byId("more").addEventListener("pointerleave", () => isolate(null));
   }
 
+  // Where an arc from one word meets another: a little off it, on the side that it comes from.
+  const facing = (from, to) => (to.bottom < from.top ? to.bottom + OFF : to.top - OFF);
+
   // Over the words of one line; between two lines from the edge of one word to the facing edge of the other.
   function arc(from, to) {
     const above = boxes.filter(({ bottom }) => bottom <= from.top).map(({ bottom }) => bottom);
     const room = from.top - Math.max(6, ...above); // above the line of words
     const lift = Math.min(HIGH, room, LOW + Math.abs(to.x - from.x) / 8) * 1.33; // a curve reaches 3/4 of its handles
-    const start = to.top > from.bottom ? from.bottom : from.top;
-    const end = to.bottom < from.top ? to.bottom : to.top;
+    const [start, end] = [facing(to, from), facing(from, to)];
     const middle = (start + end) / 2;
-    const handles = start === from.top && end === to.top ? [start - lift, end - lift] : [middle, middle];
+    const handles = start < from.top && end < to.top ? [start - lift, end - lift] : [middle, middle];
     return `M ${from.x} ${start} C ${from.x} ${handles[0]}, ${to.x} ${handles[1]}, ${to.x} ${end}`;
   }
 

@@ -108,7 +108,8 @@ const Look = (() => {
     Arcs.drawArcs({ weights: row, query: state.query, color: roleColor(roleOf(stop, state.layer, state.head)),
       isAlone: [1, 2, 6, 7].includes(state.story), isOut, isMoving: state.story === 3 });
     byId("looks").replaceChildren(...(isOpen ? looks(stop, words, row, isOut) : []));
-    if (document.activeElement !== byId("sentence")) showTyped();
+    const isStale = byId("look").classList.contains("stale");
+    if (document.activeElement !== byId("sentence") && !isStale) showTyped();
   }
 
   function showTyped() {
@@ -133,9 +134,9 @@ const Look = (() => {
   function drawGuesses({ before, after }) {
     const touched = Levers.active(state).length > 0;
     const nothing = "Nothing is hidden, so there is nothing to guess.";
-    byId("question").textContent = after ? `Its best guesses, of all ${language.words.length} words` : nothing;
+    byId("question").textContent = after ? "Its best guesses" : nothing;
     const bars = !after || state.covered ? [] : View.guesses(after.probabilities, language.vocabulary, after.truth,
-      { before: touched ? before.probabilities : null, also: state.story === 1 ? state.guess : null, kin: Story.kindOf(after) });
+      { before: touched ? before.probabilities : null, also: [1, 2].includes(state.story) ? state.guess : null, kin: Story.kindOf(after) });
     byId("guesses").replaceChildren(...bars);
     byId("kind").replaceChildren(...(bars.length ? Story.kindBar({ before, after }, touched) : []));
     byId("guess-note").textContent = after && !state.covered
@@ -216,7 +217,7 @@ const Look = (() => {
   function readTyped({ isDone = false } = {}) {
     clearTimeout(typing);
     const result = Words.read(byId("sentence").value, language);
-    Words.explain(result, language, takeWord, type);
+    Words.explain(result, language, takeWord, takeSentence);
     byId("sentence").setAttribute("aria-invalid", Boolean(result.problem));
     byId("look").classList.toggle("stale", Boolean(result.problem));
     if (byId("sentence").value === "" || result.words) drawKinds(result.words ?? []);
@@ -240,10 +241,15 @@ const Look = (() => {
     readTyped({ isDone: true });
   }
 
+  function takeSentence(text) {
+    hidByReader = false;
+    type(text);
+  }
+
   const takeWord = (unknown, word) => type(Words.replaced(byId("sentence").value, unknown, word));
 
   function readWell() {
-    Words.explain({}, language, takeWord, type);
+    Words.explain({}, language, takeWord, takeSentence);
     byId("sentence").removeAttribute("aria-invalid");
     byId("look").classList.remove("stale");
   }
@@ -289,12 +295,8 @@ const Look = (() => {
     on("sentence", "focus", () => byId("sentence").select()); // what is typed takes its place
     on("sentence", "keydown", enter);
     press("another", another);
-    // What opens below the row of steps comes into sight, and what was closed had not been drawn.
-    byId("look").addEventListener("toggle", ({ target }) => {
-      if (!target.open) return;
-      redraw();
-      if (!Story.isOpen()) target.scrollIntoView({ block: "nearest" });
-    }, true);
+    // What was closed had not been drawn.
+    byId("look").addEventListener("toggle", ({ target }) => target.open && redraw(), true);
     // A press on a word to take leaves the focus where it is: what is left would be read, and move what is pressed.
     on("own", "mousedown", (event) => event.target.matches("button") && event.preventDefault());
     on("words", "keydown", (event) => Arcs.moveChoice(event, state.query, choose));
@@ -334,5 +336,5 @@ const Look = (() => {
     drawKinds([]);
   }
 
-  return { start, show, hide: () => {}, redraw, state: () => ({ ...state }) };
+  return { start, show, redraw, state: () => ({ ...state }) };
 })();

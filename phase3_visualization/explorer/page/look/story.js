@@ -51,6 +51,7 @@ const Story = (() => {
   const won = new Map(); // step -> whether its bet was won; null if the answer was asked for
   let act, language, texts, landings;
   let seen; // what is on the stage
+  let hasPressed = false; // step 5: the head that looks without any use
   let asked = null; // the head that step 6 asks about
   let drawn = ""; // what the step was drawn for
 
@@ -107,10 +108,10 @@ const Story = (() => {
       line.dataset.key = j;
       return line;
     });
-    const heading = element("p", { class: "quiet" }, "What it takes from each word:");
+    const heading = element("p", { class: "row apart quiet" }, "What it takes from each word:", button("again", Arcs.redraw, { class: "link" }));
     const table = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "the numbers of each key" },
       Steps.table(pass, state, words, divisor));
-    const inWords = element("p", {}, `In the model the question is called the query, a label a key, and what is taken a value. Each of
+    const inWords = element("p", {}, `In the model the question is called the query, what it is held against a key, and what is taken a value. Each of
       them is a list of ${dimension()} numbers. A query and a key are multiplied, number by number, and the products
       added up; the sum is divided by ${View.short(divisor)}. That is how well they fit, and softmax makes shares of it.
       Each value is then taken by its share. We show it for v₁, the first of the ${dimension()} numbers of a value.`);
@@ -185,8 +186,7 @@ const Story = (() => {
   // The end of the story: what was seen has a name, and there is more to do.
   function drawScore() {
     const link = (href, text) => element("a", { href, class: "button" }, text);
-    const share = View.isOnTheWeb() ? [View.shareButton("send this page")] : [];
-    return [row(link("#view=own", "a sentence of your own"), link("#view=break", "six more bets"), ...share)];
+    return [row(link("#view=own", "a sentence of your own"), link("#view=break", "six more bets"), ...View.share("send this page"))];
   }
 
   const STEPS = [
@@ -194,7 +194,7 @@ const Story = (() => {
     { scene: atEnd, more: askCut, tells: ({ state }, text) => (state.removed.length ? text.then : text) },
     { scene: atEnd, more: openArc },
     { scene: () => ({ ...atEnd(), step: 0 }), tells: overTime },
-    { scene: atEnd, tells: ({ state }, text) => ({ ...text, says: `${text.says} ${idleLook(state) ? text.press : text.any}` }) },
+    { scene: atEnd, tells: ofHeads },
     { scene: seedScene, more: askSeed, tells: ofSeeds },
     { scene: atEnd, more: drawScore },
   ];
@@ -295,7 +295,10 @@ const Story = (() => {
   function ofSeeds({ state }, text) {
     if (!isTold(state)) return text;
     const { title, says } = inSecond() ? text.then : text.gone;
-    return { title: state.run === "0" ? text.before : title, says };
+    const { most, share } = lookOf(state, Levers.nameOf(state.layer, state.head));
+    const look = `${percent(share)} at “${state.words[most]}”`;
+    const thin = share < 0.5 && state.run === "1" ? View.fill(text.thin, { look }) : "";
+    return { title: state.run === "0" ? text.before : title, says: says.replace("{thin}", thin) };
   }
 
   // ---- one head: does its look matter?
@@ -309,6 +312,14 @@ const Story = (() => {
   }
 
   const isIdle = ({ kind, word }) => Math.abs(kind) < LITTLE && word < LITTLE;
+
+  function verdictOn({ before, kind, word }) {
+    if (shareOfKind(before) < LITTLE) return "none";
+    if (isIdle({ kind, word })) return "idle";
+    if (kind < -LITTLE) return "better";
+    if (kind < LITTLE) return "which";
+    return kind > shareOfKind(before) / 2 ? "costly" : "some";
+  }
 
   // Where the gap looks through a head, other than at itself: {name, most, share}.
   function lookOf(state, name) {
@@ -332,7 +343,14 @@ const Story = (() => {
     return Levers.nameOf(layer, head);
   }
 
-  // Step 5 shows the head whose loss costs most, and names one that looks without any use.
+  // Step 5 asks for a head that looks without any use, and says what that means once it is pressed.
+  function ofHeads({ state }, text) {
+    const idle = idleLook(state);
+    hasPressed ||= idle?.name === Levers.nameOf(state.layer, state.head);
+    return { ...text, says: `${text.says} ${hasPressed ? text.tried : idle ? text.press : text.any}` };
+  }
+
+  // The head whose loss costs most, and the one to press.
   function looksNamed({ state, words }) {
     const [costly, idle] = [costliestName(state), idleLook(state)];
     const too = idle && idle.most === lookOf(state, costly).most ? ", too" : "";
@@ -348,8 +366,7 @@ const Story = (() => {
     const parts = [text.here];
     if (after) {
       const cost = costOf(state, Levers.nameOf(state.layer, state.head));
-      const isHalf = cost.kind > shareOfKind(cost.before) / 2;
-      parts.push(text[isIdle(cost) ? "idle" : isHalf ? "costly" : Math.abs(cost.kind) < LITTLE ? "which" : "some"]);
+      parts.push(text[verdictOn(cost)]);
     }
     if (role !== null && isOpen()) parts.push(text.often);
     return View.fill(parts.join(" "), { ...filled, often: Math.round(100 * own), those: View.those(role ?? "") });
@@ -454,7 +471,7 @@ const Story = (() => {
   const open = () => (won.has(1) ? landings : landings.slice(1));
 
   // The map that step 5 asks a reader to press, until it is pressed.
-  const toPress = (state) => (here() === 5 ? idleLook(state)?.name : null);
+  const toPress = (state) => (here() === 5 && !hasPressed ? idleLook(state)?.name : null);
   const kindOf = ({ truth }) => Words.kindOf(language.vocabulary[truth], language.groups);
 
   return { start, draw, scene, stepOf, isOpen, here, ofKind, kindBar, kindOf, ofHead, barsWithout, toPress, landing, landings: open };

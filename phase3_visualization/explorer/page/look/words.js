@@ -14,11 +14,11 @@ const Words = (() => {
   const NAMES = { // as they are said after "the only": "the only animals it knows: cat, dog, fox"
     determiner: "words like “the”", adjective: "adjectives", adverb: "adverbs", verb: "verbs", preposition: "prepositions",
     animal: "animals", person: "people", vehicle: "vehicles", toy: "small things", seat: "seats", bed: "beds and boxes",
-    land: "open land", water: "water", road: "roads", building: "buildings",
+    land: "open land", water: "water", road: "roads and hills", building: "buildings",
   };
   const NOUNS = ["animal", "person", "vehicle", "toy", "seat", "bed", "land", "water", "road", "building"];
   const NO_SUCH = { // kinds of words that the language does without
-    pronoun: "It has no pronouns. Say who it is:",
+    pronoun: "It has no pronouns: say who it is.",
     joining: "It has no such word: one sentence, one verb.",
   };
   const LIKE = 0.66; // how similar a word must be to be taken for a slip of the pen, and at most one letter longer
@@ -91,7 +91,6 @@ const Words = (() => {
   function instead(word, before, language) {
     const { groups, meanings, words } = language;
     const meaning = meaningOf(word, meanings);
-    if (meaning === "pronoun") return { says: NO_SUCH[meaning], words: someOf("person", groups, word) };
     if (NO_SUCH[meaning]) return { says: NO_SUCH[meaning], words: [] };
     if (meaning) return { says: `The only ${NAMES[meaning]} it knows:`, words: someOf(meaning, groups, word) };
     const similar = nearestWords(word, words, 3, LIKE);
@@ -168,13 +167,11 @@ const Words = (() => {
     const verb = unknown.length > 1 ? "are" : "is";
     const known = `the ${language.words.length} words that the models know`;
     const problem = `“${short(first.word)}”${more} ${verb} not among ${known}.`;
-    const typed = places.map(({ word, before }) =>
-      (language.words.includes(word) ? word : inPlaceOf(word, before, language))).filter(Boolean);
-    return { problem, unknown, nearest: typed.join(" ") };
+    return { problem, unknown, nearest: nearestSentence(words, language) };
   }
 
   // What is wrong, and for each unknown word others as buttons. What is below stays at the last sentence that was read.
-  // nearest: a sentence that it can read.
+  // nearest: one that it can read.
   let explained = "";
   function explain({ problem = "", unknown = [], nearest = "" }, language, onTake, onRead) {
     const now = JSON.stringify([problem, unknown]);
@@ -193,12 +190,19 @@ const Words = (() => {
     byId("message").replaceChildren(...(problem ? [element("p", {}, problem)] : []), ...whole, ...lines);
   }
 
-  // What stands for a word in a sentence that the model can read, or nothing.
-  function inPlaceOf(word, before, language) {
-    const meaning = meaningOf(word, language.meanings);
-    if (meaning === "determiner") return "the";
-    const [first] = instead(word, before, language).words;
-    return meaning === "pronoun" ? `the ${first}` : first;
+  // A short sentence of the grammar with as much as can be of what was typed: "The dog chased it" -> "the dog sat on the
+  // mat". Nothing of nothing.
+  function nearestSentence(words, { groups, verbs, meanings, words: all }) {
+    const isKnown = (word) => all.includes(word) || meaningOf(word, meanings);
+    const typed = words.map((word) => (isKnown(word) ? word : nearestWords(word, all, 1, LIKE)[0] ?? word));
+    const kinds = typed.map((word) => groupOf(word, groups) ?? meaningOf(word, meanings));
+    const score = ([verb, [subject, , place]]) =>
+      2 * typed.includes(verb) + 2 * kinds.includes(subject) + kinds.includes(place);
+    const best = Object.entries(verbs).reduce((a, b) => (score(b) > score(a) ? b : a));
+    if (!score(best)) return "";
+    const [verb, [subject, preposition, place]] = best;
+    const known = (group) => typed.find((word) => groupOf(word, groups) === group) ?? groups[group][0];
+    return `the ${known(subject)} ${verb} ${preposition} the ${known(place)}`;
   }
 
   // The typed text with one word replaced by another, wherever it stands.
