@@ -166,7 +166,7 @@ def sample_corpus(
     return drawn[:num_train], drawn[num_train:]
 
 
-KINDS = {
+WORDS_BY_KIND = {
     "determiner": (*EITHER_DETERMINERS, *SINGULAR_DETERMINERS, *PLURAL_DETERMINERS),
     "adjective": ADJECTIVES,
     "adverb": ADVERBS,
@@ -174,14 +174,14 @@ KINDS = {
     "verb": tuple(VERBS),
     "preposition": tuple(sorted([*PREPOSITIONS, ATTRACTOR_PREPOSITION])),
 }
-VOCABULARY = (*SPECIAL, *itertools.chain(*KINDS.values()))
+VOCABULARY = (*SPECIAL, *itertools.chain(*WORDS_BY_KIND.values()))
 INDEX = {word: index for index, word in enumerate(VOCABULARY)}
 PAD_ID, MASK_ID, START_ID, END_ID = range(len(SPECIAL))
 
 
 def all_words() -> str:
     """Returns every word of the language, a line for each kind."""
-    return "\n".join(f"{kind}s: {' '.join(words)}" for kind, words in KINDS.items())
+    return "\n".join(f"{kind}s: {' '.join(words)}" for kind, words in WORDS_BY_KIND.items())
 
 
 def words_instead(words: list[str], at: int) -> str:
@@ -192,7 +192,7 @@ def words_instead(words: list[str], at: int) -> str:
     near = difflib.get_close_matches(words[at], VOCABULARY[len(SPECIAL) :], n=3, cutoff=0.65)
     if near:
         return f"nearest known words: {', '.join(near)}"
-    nouns, verbs = KINDS["noun"], KINDS["verb"]
+    nouns, verbs = WORDS_BY_KIND["noun"], WORDS_BY_KIND["verb"]
     if at > 0 and words[at - 1] in nouns:
         return f"verbs that it knows: {', '.join(verbs[::2])}"
     return f"nouns that it knows: {', '.join(nouns[::10])}"

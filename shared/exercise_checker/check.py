@@ -92,7 +92,7 @@ class Outcome:
 
 def call(exercise: Exercise, function: Function, case: Case) -> Outcome:
     """Returns what the function gives for copies of the arguments, whatever happens."""
-    arguments = copies(case.arguments)
+    arguments = own_copies(case.arguments)
     try:
         result = function(*arguments)
     except (Exception, SystemExit) as error:
@@ -106,7 +106,7 @@ def call(exercise: Exercise, function: Function, case: Case) -> Outcome:
     return Outcome(tensors, complaint, complaint, tuple(changed))
 
 
-def copies(arguments: Sequence[Any]) -> list[Any]:
+def own_copies(arguments: Sequence[Any]) -> list[Any]:
     """Returns the arguments of a call with tensors of their own: a function may write to them."""
     return [a.clone() if isinstance(a, Tensor) else a for a in arguments]
 

@@ -136,7 +136,7 @@ def story(result: Result) -> str:
     return "\n".join(lines)
 
 
-def about(seconds: int) -> str:
+def duration(seconds: int) -> str:
     return f", about {seconds} s" if seconds else ""
 
 
@@ -160,7 +160,7 @@ class Teller:
         self.number += 1
         _, _, below_the_phase = name.partition(".")
         script = below_the_phase.replace(".", "/")
-        takes = about(SECONDS.get(name, 0) * self.measured)
+        takes = duration(SECONDS.get(name, 0) * self.measured)
         line = f"{self.number} of {self.total} · {script}{takes}: {question_of(name)}"
         print(f"\n{wrapped(line, indent='')}", flush=True)
 
@@ -253,7 +253,7 @@ def run_phases(phases: list[str], argv: list[str], options: argparse.Namespace, 
     log = options.output_dir / LOG
     teller = Teller(log, total, measured=measured, verbose=options.verbose)
     to_train = count_untrained(loaders, options)
-    training = f"Models to train: {to_train}{about(10 * to_train * bool(measured))}"
+    training = f"Models to train: {to_train}{duration(10 * to_train * bool(measured))}"
     print(training if to_train else "The models are there already.", flush=True)
     corpus()  # drawn once for all processes, where they are copies
     with processes(modules) as pool:

@@ -114,11 +114,11 @@ TWO_BARS = {"also": lambda n: n["wetness"] < 0.7}
 @pytest.mark.parametrize(
     ("changes", "values", "held", "kind", "said"),
     [
-        ({}, (0.6, 0.5), 2, HOLDS, "holds in 2 of 2 seeds"),
-        ({}, (0.4, float("nan")), 0, FAILS, "holds in none of 2 seeds"),
+        ({}, (0.6, 0.5), 2, HOLDS, "holds in 2 of 2 runs"),
+        ({}, (0.4, float("nan")), 0, FAILS, "holds in none of 2 runs"),
         ({}, (0.4,), 0, FAILS, "does not hold"),
-        (AT_MOST, (0.5, 0.6), 1, DIFFER, "holds in 1 of 2 seeds"),
-        (TWO_BARS, (0.6, 0.8), 1, DIFFER, "holds in 1 of 2 seeds"),
+        (AT_MOST, (0.5, 0.6), 1, DIFFER, "holds in 1 of 2 runs"),
+        (TWO_BARS, (0.6, 0.8), 1, DIFFER, "holds in 1 of 2 runs"),
     ],
 )
 def test_a_verdict_is_a_rate(changes, values, held, kind, said):
