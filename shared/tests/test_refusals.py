@@ -32,7 +32,6 @@ from phase4_causal.long_texts.triton_flash import triton_flash
 from phase4_causal.models import long_model
 from phase4_causal.rotary_attention import frequencies
 from phase4_causal.serving.engine import Engine
-from phase4_causal.serving.flash_decoding import flash_decoding
 from phase4_causal.serving.latent_attention import LatentAttention
 from phase4_causal.serving.packed_toy import PackedToy
 from phase4_causal.serving.paged_cache import PagedCache, Text, packed
@@ -188,7 +187,6 @@ PHASE_4 = [
     (with_words(flash_attention, block_size=0), "block_size must be a whole number, 1 or more"),
     (with_words(triton_flash), "powers of 2 from 16 to 256: got 3, 3 and 64"),
     (with_words(local_attention, window=-1), "window must be a whole number, 0 or more"),
-    (with_words(flash_decoding, num_splits=0), "num_splits must be a whole number, 1 or more"),
     (with_words(linear_attention, feature_map="exp"), "'exp': choose from elu, relu"),
     (fewer_queries, "as many queries as keys: got T_q=3, T_k=6"),
     (with_words(linear_attention_recurrent, state=BETA), "(3, 4) of torch.float32: got (6,)"),
@@ -215,10 +213,7 @@ PHASE_4 = [
     (lambda: request("the", 2), "above the 2 that the text begins with"),
     (lambda: request("", 36), "at most 35, the model's positions and one: got 36"),
     (lambda: request("", 22), "at most 21, the places of all blocks and one: got 22; make more"),
-    (lambda: request("", 9, chunk_size=0), "chunk_size must be a whole number, 1 or more"),
     (lambda: stored(TWO, TWO), "must be (1, 2, 4): got (2, 2, 4) and (2, 2, 4)"),
-    (lambda: KeyValueCache(1, 1, 0, 1), "max_length must be a whole number, 1 or more: got 0"),
-    (lambda: PagedCache(1, 0, 1, 1, 1, X, share=True), "num_blocks must be a whole number, 1 or"),
     (lambda: Sampling(math.nan), "temperature must be finite, and 0"),
 ]
 
