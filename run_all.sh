@@ -95,7 +95,7 @@ did_you_mean() {  # the word most like the first: so few letters differ between 
 
 check_options() {
     local option
-    [[ ${2-} != phase* ]] || fail "one lesson at a time, or all four: ./run_all.sh"
+    [[ ${1-} == -* || ${2-} != phase* ]] || fail "one lesson at a time, or all four: ./run_all.sh"
     for option in "${@%%=*}"; do
         case $option in
             -h | --help) show_help; exit ;;
