@@ -53,6 +53,11 @@ class Interval(NamedTuple):
     low: float
     high: float
 
+    @property
+    def odds(self) -> int:
+        """Of losses in nats the least: the true word has one chance in so many, in thousands."""
+        return int(math.exp(self.low)) // 1000 * 1000
+
     def __format__(self, written: str) -> str:
         low, high = format(self.low, written), format(self.high, written)
         text = low if low == high else f"{low} to {high}"

@@ -232,7 +232,7 @@ const Look = (() => {
     event.preventDefault();
     readTyped({ isDone: true });
     byId("sentence").blur();
-    byId("guess-card").scrollIntoView({ block: "nearest" });
+    if (!byId("look").classList.contains("stale")) byId("guess-card").scrollIntoView({ block: "nearest" });
   }
 
   function type(text, isFocused = true) {

@@ -92,7 +92,8 @@ const Words = (() => {
     const { groups, meanings, words } = language;
     const meaning = meaningOf(word, meanings);
     if (NO_SUCH[meaning]) return { says: NO_SUCH[meaning], words: [] };
-    if (meaning) return { says: `The only ${NAMES[meaning]} it knows:`, words: someOf(meaning, groups, word) };
+    const some = meaning && someOf(meaning, groups, word);
+    if (meaning) return { says: some.length > OFFERED ? `Some ${NAMES[meaning]} it knows:` : `The only ${NAMES[meaning]} it knows:`, words: some };
     const similar = nearestWords(word, words, 3, LIKE);
     const near = similar.filter((known) => Math.abs(known.length - word.length) < 2);
     if (near.length > 0) return { says: "Written much the same:", words: near };
