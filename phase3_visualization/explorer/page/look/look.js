@@ -76,7 +76,6 @@ const Look = (() => {
     const row = pass.layers[state.layer].weights[state.head][state.query];
     return {
       state: { ...state }, stop, pass, words: words.map((word) => (word === "<mask>" ? View.BLANK : word)), row,
-      named: stop.heads.flat().filter(({ role }) => role !== null).length,
       before: Levers.measure(Levers.untouched(state), language), after: Levers.measure(state, language),
     };
   }

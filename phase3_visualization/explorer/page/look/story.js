@@ -204,7 +204,7 @@ const Story = (() => {
   const count = STEPS.length;
 
   // What the texts may say of the stage.
-  function values({ state, stop, words, row: shares, named, before, after }) {
+  function values({ state, stop, words, row: shares, before, after }) {
     const place = asked ?? state;
     const role = roleAt("0", place) ?? View.NO_ROLE;
     const there = havingRole("1", role);
@@ -213,7 +213,7 @@ const Story = (() => {
     const hidden = state.words[state.query];
     const now_hidden = state.hidden.map((at) => `“${state.words[at]}”`).join(" and ");
     const values = {
-      named: named || "none", heads: Levers.allHeads().length, words: language.words.length,
+      heads: Levers.allHeads().length, words: language.words.length,
       looked: words[indexOfLargest(rowAtEnd(state))], most: words[indexOfLargest(shares)],
       share: percent(Math.max(...shares)),
       question: Object.hasOwn(language.verbs, hidden) ? "Who or what does it?" : "What is being done here?",
