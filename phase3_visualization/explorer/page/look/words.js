@@ -191,8 +191,7 @@ const Words = (() => {
     byId("message").replaceChildren(...(problem ? [element("p", {}, problem)] : []), ...whole, ...lines);
   }
 
-  // A short sentence of the grammar with as much as can be of what was typed: "The dog chased it" -> "the dog sat on the
-  // mat". Nothing of nothing.
+  // A short sentence of the grammar with as much as can be of what was typed; nothing where nothing fits.
   function nearestSentence(words, { groups, verbs, meanings, words: all }) {
     const isKnown = (word) => all.includes(word) || meaningOf(word, meanings);
     const typed = words.map((word) => (isKnown(word) ? word : nearestWords(word, all, 1, LIKE)[0] ?? word));
