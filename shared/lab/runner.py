@@ -222,9 +222,8 @@ def run_side_by_side(pool: Pool, plans: dict[str, Plan], argv: list[str], teller
     loaders, scripts = [], []
     for plan in plans.values():
         loaders += plan.train
-        scripts += sorted(
-            plan.scripts, key=lambda name: -SECONDS.get(name, 0)
-        )  # the slow ones first
+        # The slow ones first.
+        scripts += sorted(plan.scripts, key=lambda name: -SECONDS.get(name, 0))
     for name, training in start(pool, train_shared, loaders, argv).items():
         result = training.get()
         if result.code:
