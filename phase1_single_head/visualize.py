@@ -45,7 +45,7 @@ def entropy_note(trained: Trained, weights: Tensor) -> str:
     entropy = normalized_entropy(weights).nanmean()
     if entropy.isnan():
         return note
-    return f"{note}\nnormalised entropy {entropy:.2f} (0: all on one word, 1: even)"
+    return f"{note} · normalised entropy {entropy:.2f}"
 
 
 # ---- the heatmap
@@ -76,7 +76,8 @@ def draw_heatmap(trained: Trained, flow: Flow) -> tuple[Figure, str]:
 
     names = " and ".join(f'"{words[j]}" ({weights[i, j]:.2f})' for j in attended) or "nobody"
     title = f"The hidden word asks {names} most"
-    headline(fig, title, entropy_note(trained, weights))
+    note = f"darker: more weight\n{entropy_note(trained, weights)}"
+    headline(fig, title, note)
     reading = "Each row shows where one word takes its output from, and sums to 1"
     return fig, f'{title}. {reading}; that of the hidden word, "?", is framed.'
 
@@ -98,7 +99,7 @@ SHOWN = 8  # of the numbers of a vector
 ARROWS = (  # from a point of one panel to a point of another, as shares of their sides
     ("query", (0.5, 0), "keys", (0.5, 1.1)),
     ("mixed", (0.5, 0), "output", (0.5, 1.8)),
-    ("output", (0, 0.5), "guess", (1, 0.87)),
+    ("output", (0, 0.5), "guess", (0.85, 0.87)),
 )
 
 

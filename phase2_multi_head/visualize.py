@@ -151,7 +151,10 @@ def save_patterns(results: Results) -> None:
 
 
 def grid(results: Results) -> Figure:
-    """Draws every trained head on one sentence, a layer in each row; below, the last untrained."""
+    """Draws every trained head on one sentence, a layer in each row; below, the last untrained.
+
+    A head whose relation does not occur in the sentence says so, because nothing is framed.
+    """
     words, names = results.options.words, results.shown["names"]
     weights = weights_on_sentence(results.shown["trained"].model, words)
     before = weights_on_sentence(results.shown["untrained"].model, words)
@@ -165,12 +168,17 @@ def grid(results: Results) -> Figure:
             ax = axes[layer, head]
             plot_attention(ax, weights[layer, head], words, annotate=False, labels=False)
             title = f"{layer}.{head} {name}".replace(" →", "\n→")
-            ax.set_title(title, fontsize=10, color=readable(role_color(name)), pad=4)
+            ax.set_title(title, fontsize=10, color=readable(role_color(name)), pad=8)
+            if name != NO_NAME and not related_pairs(name, words):
+                middle = len(words) / 2
+                below = {"ha": "center", "va": "top", "color": QUIET}
+                ax.text(middle, len(words) + 0.3, "(no such pair\nin this sentence)", **below)
             for query, key in related_pairs(name, words):
                 frame_cell(ax, query, key, role_color(name))
     for head, ax in enumerate(axes[-1]):
         plot_attention(ax, before[-1, head], words, annotate=False, labels=False)
-        ax.set_title("untrained", fontsize=10, color=QUIET, pad=4)
+    title = f"layer {num_layers - 1} before training: its {num_heads} heads"
+    axes[-1, 0].set_title(title, fontsize=10, color=QUIET, pad=4, loc="left")
     for ax in axes.flat:
         ax.label_outer()  # the words once, at the edges
         plt.setp(ax.get_xticklabels(), rotation=90, va="center")
@@ -200,7 +208,9 @@ def entropy_bars(results: Results) -> Figure:
             ax.text(entropy - 0.02, y, f"{entropy:.2f}", bbox=ground, **beside)
             heights.append(y)
             labels[f"{name}  {layer}.{head}"] = name
-    ax.text(1, -0.6, "before training", ha="right", va="bottom", color=QUIET)
+    first = numbers["layer 0 head 0, entropy"]
+    for x, when in ((first, "after"), (numbers["layer 0 head 0, before training"], "before")):
+        ax.text(x, -0.6, when, ha="center", va="bottom", color=QUIET)
     ax.set_yticks(heights, labels, fontsize=11)
     for label, name in zip(ax.get_yticklabels(), labels.values(), strict=True):
         label.set(color=readable(role_color(name)), weight="normal" if name == NO_NAME else "bold")
@@ -219,7 +229,7 @@ main = Experiment(
             grid,
             title="Before training all heads look alike; after it {shown[named]} of "
             "{n[all heads]:.0f} have a role",
-            note="rows ask, dark columns are looked at · framed: the related word\n"
+            note="rows look, dark cells are looked at · framed: the related word\n"
             "{shown[trained].label}: normalised entropy {n[trained, entropy]:.2f}; untrained: "
             "{n[untrained, entropy]:.2f}",
         ),

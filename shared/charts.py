@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from torch import Tensor
 
-from shared.visualization_utils import HIDDEN, INK, QUIET, label_ends
+from shared.visualization_utils import GREY, HIDDEN, INK, QUIET, label_ends
 
 PALE = "#ccd2d8"  # of arcs that are there, but not meant
 
@@ -76,9 +76,8 @@ def bars(
         if len(seeds) > 1:
             ax.plot(seeds, [row] * len(seeds), "o", **dots)
         end = max(*seeds, mean)
-        if guess is not None and end < guess < end + 0.3 * highest:
-            end = guess  # else the line of the guess would run through the number
-        ax.text(end + 0.03 * highest, row, number.format(mean), va="center")
+        ground = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # breaks a guess's line
+        ax.text(end + 0.03 * highest, row, number.format(mean), va="center", bbox=ground)
     bottom = len(values) - 0.4
     if guess is not None:
         ax.axvline(guess, color=INK, linewidth=1, linestyle=":")
@@ -94,12 +93,13 @@ def cells(
 ) -> Axes:
     """Draw whole numbers (rows, columns) in cells, each on a light shade of its colour.
 
-    The first cell begins at left, top. An empty cell stands for NaN.
+    The first cell begins at left, top. A pale 0 stands for NaN.
     """
     for (row, column), number in np.ndenumerate(numbers.numpy()):
         x, y = left + column, top + row
         if math.isnan(number):
             ax.add_patch(Rectangle((x, y), 1, 1, facecolor="white", edgecolor=HIDDEN))
+            ax.text(x + 0.5, y + 0.5, "0", color=GREY, ha="center", va="center", fontsize=11)
             continue
         face = (colors[row][column], 0.3)
         ax.add_patch(Rectangle((x, y), 1, 1, facecolor=face, edgecolor="white"))

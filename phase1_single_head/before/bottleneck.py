@@ -191,7 +191,9 @@ def picture(results: Results) -> Figure:
     left.set_title("letters copied right")
     letters = results.shown["letters"]
     plot_attention(right, results.shown["weights"], letters, annotate=False, labels=False)
+    right.xaxis.tick_bottom()
     right.set_xticklabels(letters, rotation=0, ha="center")
+    right.set_yticklabels(letters)
     right.set(xlabel="letter read", ylabel="letter to write")
     right.set_title("where attention looks")
     return fig

@@ -42,7 +42,7 @@ VARIANTS = {
     "not divided": UndividedSelfAttention,
     "smaller W_q": FoldedSelfAttention,
 }
-COLORS = {"divided": BLUE, "not divided": RED, "smaller W_q": ORANGE}
+COLORS = {"divided": BLUE, "not divided": RED, "smaller start": ORANGE}
 
 
 def random_vectors(d_k: int, divide: bool, seed: int) -> dict[str, float]:
@@ -171,14 +171,16 @@ def picture(results: Results) -> Figure:
     fig, (learned, start) = plt.subplots(
         2, figsize=(WIDE, 5), height_ratios=(3, 5), layout="constrained"
     )
-    values = {name: results.each(f"{name}, best rate") for name in VARIANTS}
+    values = {}
+    for name, variant in zip(COLORS, VARIANTS, strict=True):
+        values[name] = results.each(f"{variant}, best rate")
     guess = {"guess": 1 / TwoPlaces.SYMBOLS, "guess_name": "guessing"}
     charts.bars(learned, values, COLORS, number="{:.0%}", **guess)
     learned.set_title(f"answers right after {STEPS} steps")
     lines = {way: results.row(f"largest weight, {way}", DRAWN) for way in WAYS}
     charts.lines(start, DRAWN, lines, COLORS, guess=1 / NUM_KEYS, guess_name="even")
-    start.set(ylim=(0, 1.03), xlabel="d_k", ylabel="largest weight")
-    start.set_title("before training, one of six random keys takes most")
+    start.set(ylim=(0, 1.03), xlabel="d_k")
+    start.set_title("before training: weight of the strongest of six keys")
     return fig
 
 
@@ -187,8 +189,8 @@ main = Experiment(
     CLAIMS,
     picture,
     title="Without the division by √d_k a head of d_k = 64 learns little",
-    note="above: trained, each head at its best learning rate; smaller W_q:\nnot divided, but W_q "
-    "starts smaller by √d_k · below: untrained",
+    note="smaller start: not divided, but W_q starts √d_k times smaller\n"
+    "above: trained, each at its best learning rate · below: untrained",
     answer="It keeps softmax from giving one key nearly all the weight, and so it keeps the "
     "gradients at the scores from fading as d_k grows. After training, a head of d_k = 64 gets "
     "{n[divided, best rate]:.0%} of its answers right with the division, and "

@@ -160,7 +160,8 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="With normalised queries and keys (QK-norm) a high learning rate does little harm",
+    title="A high learning rate harms plain attention; QK-norm, a gate or warm-up prevents "
+    "most of it",
     note=f"two layers of four heads, trained {STEPS} steps\nwarm-up: the rate rises over the first "
     "third of them",
     answer=answer,

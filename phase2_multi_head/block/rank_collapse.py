@@ -125,7 +125,7 @@ main = Experiment(
     measure,
     picture=picture,
     title="Without residual connections a few layers make all words alike",
-    note=f"Xavier weights, untrained, {LENGTH} random words",
+    note=f"random weights (Xavier), untrained, {LENGTH} random words",
     answer="Because attention alone makes all words alike: after "
     "{n[attention alone, Xavier, layers until alike]:.0f} layers they are one vector, up to "
     "rounding. After 24 whole blocks, which have residual connections, the words are still "

@@ -24,7 +24,7 @@ from phase2_multi_head.multi_head_attention import MultiHeadAttention
 from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.toy_model import default_dtype
-from shared.visualization_utils import BLUE, GREY, WIDE, label_ends
+from shared.visualization_utils import BLUE, GREY, WIDE, readable
 
 D_MODEL, NUM_HEADS, MILLION = 128, 2, 1_000_000
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
@@ -32,6 +32,7 @@ QUICK_LENGTHS = LENGTHS[:-2]
 COLORS = {"in steps": GREY, "fused": BLUE}
 LAYERS = {"in steps": MultiHeadAttention, "fused": FusedMultiHeadAttention}
 KINDS_OF_MEMORY = {"in steps": "step by step:\nT × T tables", "fused": "fused: no table"}
+BESIDE_ENDS = {"in steps": (-45, 6), "fused": (0, -36)}  # points: where the picture names a line
 
 
 def peak_bytes(way: str, length: int, d_model: int = D_MODEL, num_heads: int = NUM_HEADS) -> int:
@@ -85,7 +86,6 @@ def measure(run: Run) -> Numbers:
 def picture(results: Results) -> Figure:
     """Draws peak memory against length: formulas as lines, dashed where nothing was measured."""
     fig, ax = plt.subplots(figsize=(WIDE, 4.2), layout="constrained")
-    ends = {}
     for way, color in COLORS.items():
         peaks = results.shown[way]
         for first, last, style in ((min(peaks), max(peaks), "-"), (max(peaks), MILLION, "--")):
@@ -93,14 +93,20 @@ def picture(results: Results) -> Figure:
             ax.plot(lengths, [peak_bytes(way, length) for length in lengths], style, color=color)
         ax.plot(list(peaks), list(peaks.values()), "o", color=color, markersize=6)
         end = peak_bytes(way, MILLION)
-        ends[f"{KINDS_OF_MEMORY[way]}\n{in_bytes(end)}"] = (MILLION, end, color)
+        text = f"{KINDS_OF_MEMORY[way]}\n{in_bytes(end)}"
+        beside = {
+            "xytext": BESIDE_ENDS[way],
+            "textcoords": "offset points",
+            "ha": "right",
+            "va": "top",
+        }
+        ax.annotate(text, (MILLION, end), color=readable(color), **beside)
     ax.set(xscale="log", yscale="log", xlim=(50, MILLION), xlabel="length of the text, in tokens")
     ax.set_title("memory at the peak")
     ax.set_xticks([100, 10_000, MILLION], ["100", "10,000", "1,000,000"])
     sizes = [1024**2, 1024**3, 1024**4]
     ax.set_yticks(sizes, [in_bytes(size) for size in sizes])
     ax.minorticks_off()
-    label_ends(ax, ends, size=10)
     return fig
 
 

@@ -143,7 +143,8 @@ def picture(results: Results) -> Figure:
         color = role_color(column) if column in CORE_RELATIONS else GREY
         guess = results.mean.get(f"best fixed offset, {column}")
         colors = dict.fromkeys(values, color)
-        charts.bars(ax, values, colors, guess=guess, guess_name="fixed offset", number=number)
+        name = f"fixed offset\n{guess:.0%}" if guess else ""
+        charts.bars(ax, values, colors, guess=guess, guess_name=name, number=number)
         ax.set_title(title, color=readable(color))
     return fig
 

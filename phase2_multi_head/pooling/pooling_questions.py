@@ -42,7 +42,7 @@ POOLINGS: dict[str, Callable[[], Pooling]] = {
     "last word": lambda: last_pooling,
     "attention": lambda: AttentionPooling(D_MODEL),
 }
-COLORS = {"mean": GREY, "last word": GREY, "attention": BLUE}
+COLORS = {"mean": GREY, "last word": GREY, "learned query": BLUE}
 
 
 class NounQuestion(NamedTuple):
@@ -156,7 +156,9 @@ CLAIM = Claim(
 def picture(results: Results) -> Figure:
     """Draws how often each pooling is right."""
     fig, ax = plt.subplots(figsize=(WIDE, 2.8), layout="constrained")
-    right = {name: results.each(f"beside, {name}") for name in POOLINGS}
+    right = {}
+    for name, pooling in zip(COLORS, POOLINGS, strict=True):
+        right[name] = results.each(f"beside, {pooling}")
     guess = results.mean["beside, most frequent answer"]
     charts.bars(ax, right, COLORS, guess=guess, guess_name="guessing", number="{:.0%}")
     return fig
@@ -166,7 +168,7 @@ main = Experiment(
     measure,
     [CLAIM],
     picture,
-    title="Is the barn plural? Only attention pooling nearly always knows",
+    title="Is the barn plural? Only a learned query nearly always knows",
     note="“those dogs beside the barn slept in a soft bed”\n"
     f"answers right, no layer before the pooling, trained {STEPS} steps",
     answer="Pooled by attention {n[beside, attention]:.0%} of the answers are right, by the mean "
