@@ -23,7 +23,12 @@ from phase4_causal.models import load_causal_model
 from shared import charts, cli
 from shared.attention_utils import causal_mask
 from shared.grammar.roles import NO_NAME, head_names
-from shared.grammar.scores import CORE_RELATIONS, chosen_and_scored, related_pairs
+from shared.grammar.scores import (
+    CORE_RELATIONS,
+    chosen_and_scored,
+    related_pairs,
+    relation_name,
+)
 from shared.toy_language import MAX_LENGTH
 from shared.toy_model import weights_on_sentence
 from shared.training.recipes import Trained
@@ -42,8 +47,8 @@ from shared.visualization_utils import (
 )
 
 WIDTH, HEIGHT = 420, 594  # of the sheet in millimetres, measured from its upper left corner
-LEFT, MIDDLE, RIGHT = 20, 215, 400
-BODY, SMALL = 21, 20  # points
+LEFT, SAID, MIDDLE, RIGHT = 20, 176, 215, 400
+BODY, SMALL = 28, 20  # points
 TITLE = "Attention in one sentence"
 
 
@@ -60,9 +65,9 @@ def band(fig: Figure, top: float, name: str, statement: str) -> None:
     """A rule, the heading below it, and beside that what it says."""
     height = 1 - top / HEIGHT
     fig.add_artist(Line2D((LEFT / WIDTH, RIGHT / WIDTH), (height, height), color=INK))
-    put(fig, LEFT, top + 17, name, 42, weight="bold")
+    put(fig, LEFT, top + 16, name, 36, weight="bold")
     lines = textwrap.fill(statement, max(40, len(statement) // 2 + 6))  # two, whatever is said
-    put(fig, MIDDLE, top + 12, lines, BODY, va="center", linespacing=1.35)
+    put(fig, SAID, top + 14, lines, va="center", linespacing=1.2)
 
 
 def enlarge(ax: Axes, words: Sequence[str], size: float) -> None:
@@ -82,16 +87,16 @@ def draw_one_head(fig: Figure, top: float, trained: Trained, words: list[str]) -
     band(fig, top, "1  One head", statement)
     weights = torch.zeros(len(words), len(words), dtype=torch.double)
     weights[flow.i] = flow.weights
-    ax = panel(fig, LEFT, top + 19, 270, 84)
+    ax = panel(fig, LEFT, top + 22, 270, 74)
     charts.arcs(ax, weights, flow.seen, BLUE, threshold=0.0)
     for position, weight in enumerate(flow.weights.tolist()):
         ax.text(position, -0.45, f"{weight:.0%}", color=QUIET, ha="center")
     enlarge(ax, flow.seen, 44)
     steps = "weights = softmax(query · keys / √d)        output = weights · values"
-    put(fig, LEFT, top + 125, steps, 28, color=QUIET)
+    put(fig, LEFT, top + 120, steps, color=QUIET)
     guess, chance = flow.guesses[0]
-    put(fig, 312, top + 70, guess, 60, weight="bold", color=BLUE)
-    put(fig, 312, top + 84, f"its guess, {chance:.0%} sure", 24, color=QUIET)
+    put(fig, 298, top + 66, guess, 60, weight="bold", color=BLUE)
+    put(fig, 298, top + 80, f"its guess, {chance:.0%} sure", color=QUIET)
     return f'{statement} Of "{" ".join(flow.seen)}" it guesses "{guess}", {chance:.0%} sure.'
 
 
@@ -105,35 +110,39 @@ def draw_many_heads(fig: Figure, top: float, one: Trained, four: Trained, words:
     )
     band(fig, top, "2  Many heads", statement)
     weights = weights_on_sentence(four.model, words)[0]
+    told = relation_name(relation, "forward")
+    wanted = related_pairs(told, words)
     for head, name in enumerate(head_names(four, MultiHeadAttention)[0]):
-        left, down = (LEFT, MIDDLE)[head % 2], top + 32 + 61 * (head // 2)
-        put(fig, left, down, name, 28, weight="bold", color=role_color(name))
-        ax = panel(fig, left, down + 2, RIGHT - MIDDLE, 44)
+        left, down = (LEFT, MIDDLE)[head % 2], top + 37 + 58 * (head // 2)
         color = role_color(name)
         pairs = None if color in (GREY, TAUPE) else related_pairs(name, words)
+        if pairs == set() and wanted:  # nobody here whom it could show: the one of the statement
+            head = max(range(len(weights)), key=lambda h: sum(weights[h][pair] for pair in wanted))
+            name, color, pairs = told, role_color(told), wanted
+        put(fig, left, down, name, weight="bold", color=color)
+        ax = panel(fig, left, down + 2, RIGHT - MIDDLE, 44)
         charts.arcs(ax, weights[head], words, color, pairs=pairs)
         enlarge(ax, words, 33)
     return statement
 
 
 def draw_what_heads_do(fig: Figure, top: float, deep: Trained, again: Trained) -> str:
-    """The heads of a model and of the same model trained again, by role."""
+    """The heads of a model, and in the same rows those of the same model trained again, by role."""
     statement = "Nobody told them what to do. Trained again, they share out the grammar anew."
     band(fig, top, "3  What heads do", statement)
-    named = {"Trained once": deep, "Trained again, from other random numbers": again}
-    for text, trained in named.items():
-        put(fig, LEFT, top + 32, text, weight="bold")
-        ax = panel(fig, LEFT, top + 35, RIGHT - LEFT, 17)
+    columns = ((LEFT, "Trained once", deep), (MIDDLE, "Trained again", again))
+    for left, text, trained in columns:
+        put(fig, left, top + 37, text, weight="bold")
+        ax = panel(fig, left, top + 40, RIGHT - MIDDLE, 84)
         first, second = head_names(trained, MultiHeadAttention)  # layers
         for head, name in enumerate(first + second):
             color = HIDDEN if name == NO_NAME else role_color(name)
             ink = {HIDDEN: QUIET, AMBER: INK, VIOLET: INK}.get(color, "white")
-            ax.bar(head, 1, 0.96, color=color)
-            two_lines = name.replace(" → ", "\n→ ")
-            ax.text(head, 0.5, two_lines, color=ink, fontsize=18, ha="center", va="center")
+            ax.barh(head, 1, 0.94, color=color)
+            ax.text(0.5, head, name, color=ink, fontsize=26, ha="center", va="center")
         ax.margins(0)
+        ax.invert_yaxis()
         ax.axis("off")
-        top += 33
     return statement
 
 
@@ -141,17 +150,17 @@ def draw_without_a_future(fig: Figure, top: float, trained: Trained, words: list
     """What each word sees under the mask, and how the model goes on after the verb."""
     statement = "A word may see only itself and the past. So the model can guess the next."
     band(fig, top, "4  Without a future", statement)
-    ax = plot_mask(panel(fig, LEFT + 12, top + 43, 100, 74), causal_mask(len(words)), words)
-    ax.tick_params(labelsize=BODY if len(words) < 9 else SMALL)
+    ax = plot_mask(panel(fig, LEFT + 18, top + 47, 100, 66), causal_mask(len(words)), words)
+    ax.tick_params(labelsize=24 if len(words) < 9 else SMALL)
     plt.setp(ax.get_xticklabels(), rotation=45, ha="left", rotation_mode="anchor")
     prompt = words[: choose_word(words) + 1]
     written = generate(trained.model, prompt, limit=min(len(prompt) + 8, MAX_LENGTH))
-    put(fig, MIDDLE, top + 45, "It writes on", 28, weight="bold")
-    put(fig, MIDDLE, top + 53, "each time the likeliest word", color=QUIET)
+    put(fig, MIDDLE, top + 45, "It writes on", 36, weight="bold")
+    put(fig, MIDDLE, top + 56, "each time the likeliest word", color=QUIET)
     given = textwrap.wrap(" ".join(prompt), 24)
     added = textwrap.fill(" ".join(written[len(prompt) :]), 24)
-    put(fig, MIDDLE, top + 64, "\n".join(given), 36, color=QUIET, va="top")
-    put(fig, MIDDLE, top + 65 + 14 * len(given), added, 36, weight="bold", va="top")
+    put(fig, MIDDLE, top + 67, "\n".join(given), 36, color=QUIET, va="top")
+    put(fig, MIDDLE, top + 68 + 14 * len(given), added, 36, weight="bold", va="top")
     return f'{statement} It writes: "{" ".join(written)}".'
 
 
@@ -168,17 +177,17 @@ def main(argv: list[str] | None = None) -> str:
     deep = load_multi_head_model(options)
     again = load_multi_head_model(options, options.seed + AGAIN)
     fig = plt.figure(figsize=(WIDTH / 25.4, HEIGHT / 25.4))
-    put(fig, LEFT, 37, TITLE, 73, weight="bold")
+    put(fig, LEFT, 36, TITLE, 73, weight="bold")
     subtitle = "Small transformers, built from scratch. Every number on this sheet is their own."
-    put(fig, LEFT, 50.5, subtitle, 24, color=QUIET)
+    put(fig, LEFT, 49, subtitle, 24, color=QUIET)
     statements = [
-        draw_one_head(fig, 59, one, options.words),
-        draw_many_heads(fig, 196, one, four, options.words),
-        draw_what_heads_do(fig, 352, deep, again),
-        draw_without_a_future(fig, 451, load_causal_model(options), options.words),
+        draw_one_head(fig, 56, one, options.words),
+        draw_many_heads(fig, 184, one, four, options.words),
+        draw_what_heads_do(fig, 336, deep, again),
+        draw_without_a_future(fig, 465, load_causal_model(options), options.words),
     ]
     foot = f"drawn by phase4_causal/summary.py · models {one.label}, seed {options.seed} · MIT"
-    put(fig, LEFT, 579, f"{foot} licence", SMALL, color=QUIET)
+    put(fig, LEFT, 586, f"{foot} licence", SMALL, color=QUIET)
     caption = " ".join([f"{TITLE}.", *statements])
     save_plot(options, "summary_all_phases", fig, caption)
     return statements[1]

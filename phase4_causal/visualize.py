@@ -17,7 +17,7 @@ from phase2_multi_head.models import load_multi_head_model
 from phase4_causal.causal_attention import CausalSelfAttention
 from phase4_causal.models import with_attention
 from shared import cli
-from shared.attention_utils import causal_mask, normalized_entropy, padding_mask
+from shared.attention_utils import causal_mask, normalized_entropy
 from shared.toy_model import weights_on_sentence
 from shared.training.recipes import Trained
 from shared.visualization_utils import (
@@ -35,25 +35,15 @@ from shared.visualization_utils import (
 ROOM = 7  # words, for numbers in cells and for names above them
 
 
-def draw_masks(words: list[str]) -> tuple[Figure, str]:
-    """The causal mask of the sentence, and beside it how two masks combine."""
-    fig = plt.figure(figsize=(WIDE, 4.2), layout="constrained")
-    own, combined = fig.subfigures(1, 2, width_ratios=(3.2, 1))
-    ax = plot_mask(own.subplots(), causal_mask(len(words)), token_labels(words))
+def draw_mask(words: list[str]) -> tuple[Figure, str]:
+    """The causal mask of the sentence."""
+    fig, ax = plt.subplots(figsize=(WIDE, 4.2), layout="constrained")
+    plot_mask(ax, causal_mask(len(words)), token_labels(words))
     plt.setp(ax.get_xticklabels(), rotation=45, ha="left", rotation_mode="anchor")
     name_axes(ax)
-    no_filler = padding_mask(torch.tensor([4]), 6)[0, 0].expand(6, 6)  # (1, 1, 1, T) -> (T, T)
-    masks = {
-        "nothing later": causal_mask(6),
-        "and no filler": no_filler,
-        "= both": causal_mask(6) & no_filler,
-    }
-    for ax, (title, mask) in zip(combined.subplots(3), masks.items(), strict=True):
-        plot_mask(ax, mask).set_title(title, fontsize=10)
-        ax.set(xticks=[], yticks=[])
     title = "A word may see itself and what comes before"
     headline(fig, title, "blue: may attend · hatched: hidden · no model")
-    return fig, f"{title}. The causal mask of the sentence; beside it with a padding mask."
+    return fig, f"{title}. The causal mask of the sentence."
 
 
 def mark_row(ax: Axes, weights: Tensor, row: int) -> None:
@@ -80,13 +70,13 @@ def draw_comparison(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     head, i, j = [int(place) for place in torch.unravel_index(ahead.argmax(), ahead.shape)]
     title = "With the mask all weight goes to the word itself and those before it"
     if j > i:  # a word alone has no later one
-        title = f'"{words[i]}" looks ahead at "{words[j]}": {full[head, i, j]:.2f}. '
+        title = f'"{words[i]}" looks ahead at "{words[j]}": {full[head, i, j]:.2f}.\n'
         title += "The mask makes that 0"
     fig, (left, right) = plt.subplots(1, 2, figsize=(WIDE, 3.9), layout="constrained")
     plot_attention(left, full[head], words, annotate=False).set_title("no mask", pad=8)
     plot_attention(right, masked[head], words, mask=mask, annotate=False)
     right.set_title("with the mask", pad=8)
-    right.set(ylabel="", yticks=[])
+    right.set(xlabel=" ", ylabel="", yticks=[])  # named once, on the left
     if len(words) > ROOM:  # the rows have the same names
         left.set(xticks=[])
         right.set(xticks=[])
@@ -104,7 +94,7 @@ def draw_comparison(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     )
     headline(fig, title, note)
     cells = "Two maps of one head; in the second the cells above the diagonal are hidden."
-    return fig, f"{title}. {cells}"
+    return fig, f"{title}. {cells}".replace("\n", " ")
 
 
 USES = (
@@ -117,7 +107,7 @@ USES = (
 def main(argv: list[str] | None = None) -> str:
     options = cli.parse(cli.parser(__doc__, USES), argv)
     trained = load_multi_head_model(options)
-    save_plot(options, "phase4/causal_mask", *draw_masks(options.words))
+    save_plot(options, "phase4/causal_mask", *draw_mask(options.words))
     figure, caption = draw_comparison(trained, options.words)
     save_plot(options, "phase4/bidirectional_vs_causal", figure, caption)
     return caption.split(". ")[0]

@@ -42,7 +42,7 @@ from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import composed
 from shared.toy_language import decode
 from shared.toy_model import ToyTransformer
-from shared.visualization_utils import WEIGHT_MAP, WIDE
+from shared.visualization_utils import HIDDEN, WEIGHT_MAP, WIDE
 
 DRAWN = 10  # of the 64 words
 RANDOM = 100  # pairs of random matrices
@@ -144,13 +144,16 @@ def picture(results: Results) -> Figure:
     values = centred(results.shown["match"])
     table = (values / values.std())[:DRAWN, :DRAWN]
     fig, ax = plt.subplots(figsize=(WIDE, 4.4), layout="constrained")
-    ax.imshow(table.numpy(), vmin=1, vmax=3, cmap=WEIGHT_MAP)
+    style = {"edgecolors": HIDDEN, "linewidth": 0.8}
+    ax.pcolormesh(table.numpy(), vmin=1, vmax=3, cmap=WEIGHT_MAP, **style)
+    middles = [cell + 0.5 for cell in range(DRAWN)]
     words = decode(TASK_WORDS[:DRAWN])
-    ax.set_xticks(range(DRAWN), words, rotation=90)
-    ax.set_yticks(range(DRAWN), words)
+    ax.set_xticks(middles, words, rotation=90)
+    ax.set_yticks(middles, words)
     ax.tick_params(length=0, labelsize=11)
     ax.spines[:].set_visible(False)
-    ax.set(xlabel="word before a position", ylabel="word that looks there")
+    ax.set(xlabel="the word just before", ylabel="the word that looks")
+    ax.set(ylim=(DRAWN, 0), aspect="equal")
     return fig
 
 
@@ -158,8 +161,9 @@ main = Experiment(
     measure,
     CLAIMS,
     picture,
-    title="The weights alone tell that a copying head\nlooks for what came after its own word",
-    note=f"the darker, the more · {DRAWN} of {SYMBOLS} words · trained {TRAINING_STEPS} steps",
+    title="The weights alone tell that an induction head\nlooks for what came after its own word",
+    note=f"dark: looks for it strongly · {DRAWN} of {SYMBOLS} words\n"
+    f"trained {TRAINING_STEPS} steps",
     answer="One can ask the weights of attention: they match the word before for "
     "{n[looks for the word before]:.0%} of the words. With the feed-forward networks counted in, "
     "it is {n[looks for the word before with feed-forward]:.0%}",

@@ -15,7 +15,6 @@ import math
 import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -25,8 +24,6 @@ from phase4_causal.induction.induction_scores import (
     NUM_SEQUENCES,
     SYMBOLS,
     TRAINING_STEPS,
-    after_earlier_occurrence,
-    before_in_first_copy,
     generator,
     quality,
     quality_without,
@@ -38,24 +35,18 @@ from phase4_causal.induction.induction_scores import (
     where_certain,
     wrong,
 )
-from shared.attention_utils import causal_mask
 from shared.claims import Claim, Numbers
 from shared.experiment import Experiment, Results, Run
-from shared.toy_language import decode
 from shared.toy_model import ToyTransformer
 from shared.visualization_utils import (
     BLUE,
     GREY,
     QUIET,
-    RED,
     WIDE,
-    frame_cell,
     label_ends,
-    plot_attention,
 )
 
 LOOK_EVERY = 10  # steps
-DRAWN = 4  # words of the block in the picture
 GUESS = math.log(SYMBOLS)  # loss of a guess among all words
 
 # Of 24 different words the places that make a text: a block of 16, then its second half.
@@ -145,9 +136,8 @@ def measure(run: Run) -> Numbers:
     steps = run.steps(TRAINING_STEPS)
     two, losses = watched(run.seed, 2, steps, tokens)
     one, losses_of_one = watched(run.seed, 1, 2 * steps, tokens)
-    before, matching = scores_for_naming(two, run.seed)
-    best = [int(before.argmax()), int(matching.argmax())]
-    run.shown.update(losses=losses, losses_of_one=losses_of_one, model=two, best=best)
+    _, matching = scores_for_naming(two, run.seed)
+    run.shown.update({"two layers": losses, "one layer": losses_of_one})
     return {
         **phase_change(losses),
         "loss, one layer": losses_of_one[-1],
@@ -231,47 +221,20 @@ CLAIMS = (
 )
 
 
-def draw_losses(ax: Axes, losses: list[float], losses_of_one: list[float]) -> None:
-    """Draws a line for each model, and a dotted one for a guess."""
-    ends = {}
-    for name, track, color in (("one layer", losses_of_one, GREY), ("two layers", losses, BLUE)):
-        steps = range(0, LOOK_EVERY * len(track), LOOK_EVERY)
-        ax.plot(steps, track, color=color, linewidth=2)
-        ends[name] = (steps[-1], track[-1] + 0.2, color)
-    ax.axhline(GUESS, color=QUIET, linewidth=0.8, linestyle=":")
-    ax.text(steps[-1], GUESS + 0.05, f"a guess among {SYMBOLS} words", color=QUIET)
-    ax.set(xlabel="step", ylabel="loss, nats", ylim=(0, 6), xlim=(0, None))
-    label_ends(ax, ends, size=10)
-
-
-@torch.no_grad()
-def draw_best_head(ax: Axes, model: ToyTransformer, layer: int, head: int) -> None:
-    """Draws a head on a block of words said twice; the places it should look at are framed."""
-    tokens = repeated_sequences(1, generator(0, 0), (DRAWN, DRAWN), length=2 * DRAWN)
-    _, layers = model(tokens)
-    words = decode(tokens[0].tolist())
-    weights = layers[layer][0, head]  # (1, H, T, T) -> (T, T)
-    plot_attention(ax, weights, words, mask=causal_mask(2 * DRAWN), annotate=False)
-    plt.setp(ax.get_xticklabels(), rotation=90, ha="center", rotation_mode="default")
-    if layer:
-        framed = after_earlier_occurrence(tokens)
-        ax.set(title="framed: what came next", ylabel="", yticks=[])
-    else:
-        framed = before_in_first_copy(tokens)
-        ax.set_title("framed: the word before")
-    for row, column in framed[0].nonzero().tolist():
-        frame_cell(ax, row, column, RED, linewidth=1.6)
-
-
 def picture(results: Results) -> Figure:
-    """Draws losses while training, and beneath it the best head of each kind."""
-    fig, axes = plt.subplot_mosaic(
-        "LL;01", figsize=(WIDE, 5.7), layout="constrained", height_ratios=(2.0, 3.2)
-    )
-    shown = results.shown
-    draw_losses(axes["L"], shown["losses"], shown["losses_of_one"])
-    for layer, head in enumerate(shown["best"]):
-        draw_best_head(axes[str(layer)], shown["model"], layer, head)
+    """Draws the loss of each model while it is trained, and a dotted line for a guess."""
+    fig, ax = plt.subplots(figsize=(WIDE, 3.4), layout="constrained")
+    ends = {}
+    for name, color in (("two layers", BLUE), ("one layer", GREY)):
+        losses = results.shown[name]
+        steps = range(0, LOOK_EVERY * len(losses), LOOK_EVERY)
+        ax.plot(steps, losses, color=color, linewidth=2)
+        ends[name] = (steps[-1], losses[-1] + 0.25, color)
+    ax.axhline(GUESS, color=QUIET, linewidth=0.8, linestyle=":")
+    style = {"ha": "right", "va": "bottom", "color": QUIET}
+    ax.text(steps[-1], GUESS + 0.1, f"a guess among {SYMBOLS} words", **style)
+    ax.set(xlabel="step", ylabel="loss, nats", ylim=(0, 5), xlim=(0, None))
+    label_ends(ax, ends, size=11)
     return fig
 
 
@@ -280,7 +243,7 @@ main = Experiment(
     CLAIMS,
     picture,
     title="Two layers learn to look up what came next, one layer does not",
-    note=f"maps: heads of layer 0 and 1 · trained {TRAINING_STEPS} and {2 * TRAINING_STEPS} steps",
+    note=f"random words that repeat · trained {TRAINING_STEPS} and {2 * TRAINING_STEPS} steps",
     answer="One layer can hand on the word before, and a second one can look it up. The loss of "
     "two layers falls to {n[loss, two layers]:.2f}, and that of one layer, trained for twice the "
     "steps, to {n[loss, one layer]:.2f}",

@@ -177,7 +177,7 @@ def picture(results: Results) -> Figure:
     charts.bars(ax, shares, colors, number="{:.0%}")
     ax.tick_params(labelsize=11)
     ax.spines.bottom.set_visible(False)
-    ax.set_title(f"values found, of {COUNTS[-1]} in a text", color=QUIET)
+    ax.set_title(f"share of {COUNTS[-1]} values found", color=QUIET)
     return fig
 
 

@@ -127,13 +127,15 @@ def picture(results: Results) -> Figure:
         past.bar_label(bar, fmt="%.1f", padding=3, fontsize=12)
     for ax in (curves, past):
         ax.axhline(UNIFORM, color=GREY, linestyle="--", linewidth=1.2, zorder=0)
-    curves.text(last, UNIFORM, "a guess among all words", ha="right", va="bottom", color=QUIET)
+    curves.text(
+        last, UNIFORM + 0.2, "a guess among all words", ha="right", va="bottom", color=QUIET
+    )
     curves.set(
         title="in training",
         xlabel="step",
         ylabel="loss, nats per word",
         xlim=(0, last),
-        ylim=(0, 13),
+        ylim=(-0.3, 13),
         yticks=(0, 5, 10),
     )
     past.set_title("in writing")

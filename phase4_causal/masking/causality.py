@@ -109,7 +109,7 @@ def measure(run: Run) -> Numbers:
 def picture(results: Results) -> Figure:
     """Draws what reaches what in the causal modules, all in one panel, and under one mistake."""
     labels = token_labels([START, *results.options.words])
-    panels = {"right": list(CAUSAL), "one place too far": ["mistake: one too far right"]}
+    panels = {"correct mask": list(CAUSAL), "one position too far": ["mistake: one too far right"]}
     fig, axes = plt.subplots(1, 2, figsize=(WIDE, 4.4), layout="constrained")
     for ax, (title, names) in zip(axes, panels.items(), strict=True):
         reached = torch.stack([results.shown[name] for name in names]).any(dim=0)
@@ -119,7 +119,9 @@ def picture(results: Results) -> Figure:
             ax.set(xticks=[])
         moved = max(results.mean[f"{name}, moves by"] for name in names)
         style = {"color": readable(RED), "weight": "bold"} if moved else {}
-        ax.set_xlabel(f"{title}:\nmoves by {moved:.2g}", fontsize=12, **style)
+        ax.set_title(f"{title}:\nmoves by {moved:.2g}", fontsize=12, **style)
+        ax.set_xlabel("word that is changed", color=QUIET)
+        ax.xaxis.set_label_position("top")
     axes[0].set_ylabel("position that answers", color=QUIET)
     axes[1].set(yticks=[])
     return fig
@@ -128,10 +130,9 @@ def picture(results: Results) -> Figure:
 main = Experiment(
     measure,
     picture=picture,
-    title="With a right causal mask a later word moves an earlier answer by exactly "
+    title="With a correct causal mask a later word moves an earlier answer by exactly "
     "{shown[leak]:.3g}",
-    note="one word is changed (column): blue and red answers (rows) change\n"
-    "moves by: the largest change of an earlier answer, in logits · untrained",
+    note="blue and red: the answer moves · in logits, untrained",
     answer="{shown[yes_or_no]}: in the causal modules a later word moves an earlier answer by "
     "{shown[leak]:.3g}, and with a mask that reaches one place too far by "
     "{n[mistake: one too far right, moves by]:.2f} logits",

@@ -9,7 +9,6 @@ them with plain softmax and with ours.
 """
 
 import math
-import textwrap
 from collections.abc import Callable
 
 import matplotlib.pyplot as plt
@@ -84,23 +83,28 @@ def measure(run: Run) -> Numbers:
             numbers[f"{written}, {read_as}"] = future_mass(read(scores, write(allowed)))
     run.shown["right"] = sum(mass == 0 for mass in numbers.values())
     run.shown["leaks"] = sum(mass > 0 for mass in numbers.values())
-    run.shown["no mask"] = future_mass(scores.softmax(dim=-1))
     numbers["rows with NaN, padding on the left"] = blind_rows(plain_softmax)
     numbers["rows with NaN, padding on the left, ours"] = blind_rows(masked_softmax)
     return numbers
+
+
+def outcome(mass: float) -> str:
+    """Returns in words what this weight on later words means."""
+    if math.isnan(mass):
+        return "NaN"
+    if mass == 0:
+        return "right"
+    # The last word has no later one: if visible and hidden change places, it sees nothing.
+    return "only\nlater" if math.isclose(mass, 1 - 1 / LENGTH) else "leaks"
 
 
 def picture(results: Results) -> Figure:
     """Draws a row for how the mask is written, a column for how it is read; darker: more leaks."""
     fig, ax = plt.subplots(figsize=(WIDE, 3.8), layout="constrained")
     masses = [results.row(written, READ) for written in WRITTEN]
-    texts = []
-    for row in masses:
-        texts.append(
-            ["right" if mass == 0 else f"{mass:.2f}".replace("nan", "NaN") for mass in row]
-        )
-    rows = [textwrap.fill(name, 10) for name in WRITTEN]
-    columns = [textwrap.fill(name, 10) for name in READ]
+    texts = [list(map(outcome, row)) for row in masses]
+    rows = ["True:\nattend", "0 or −∞", "1 or 0", "True:\nhide"]  # WRITTEN in short
+    columns = ["True:\nattend", "add to\nscores", "0:\nhide", "multiply\nscores", "True:\nhide"]
     plot_cells(ax, torch.tensor(masses), texts, rows, columns)
     for cell in ax.texts:
         if cell.get_text() == "right":
@@ -116,8 +120,8 @@ main = Experiment(
     measure,
     picture=picture,
     title="{shown[leaks]} of 20 ways to hand a mask to other code leak the future without an error",
-    note="a number: how much of a row's weight goes to later words\n"
-    "(without a mask {shown[no mask]:.2f}) · random scores, no model",
+    note="leaks: later words get weight, too · only later: nothing but them\n"
+    "random scores, no model",
     answer="A mask is written in four ways and read in five: of these 20 mixtures {shown[right]} "
     "are right, and none of the others raises an error. NaN comes from queries that see no key: "
     f"{{n[rows with NaN, padding on the left]:.0f}} of {2 * LENGTH} rows if padding stands on the "

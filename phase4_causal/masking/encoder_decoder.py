@@ -117,8 +117,8 @@ main = Experiment(
     title="To say a word, the decoder looks at it in the source",
     note=f"framed: the same word · trained {STEPS} steps · "
     "normalised entropy {shown[entropy]:.2f}\n"
-    "it writes {n[sentences right]:.1%} of new sentences correctly",
-    answer="It writes {n[sentences right]:.1%} of new sentences without a mistake, and in "
+    "it writes {n[sentences right]:.0%} of new sentences correctly",
+    answer="It writes {n[sentences right]:.0%} of new sentences without a mistake, and in "
     "{n[looks at the word]:.1%} of its steps it looks at the word that it says",
 )
 

@@ -35,8 +35,8 @@ from shared.visualization_utils import BLUE, GREY, QUIET, WIDE
 CONTEXTS = {"counted pairs": 1, "counted triples": 2}  # characters that are looked back at
 PROMPT, WRITTEN = 40, 360  # characters
 LABELS = {  # name of a number -> how the picture says it
-    "counted pairs": "counting which character\nfollows which",
-    "counted triples": "counting which character\nfollows which two",
+    "counted pairs": "pairs counted",
+    "counted triples": "triples counted",
     "the model": "the small model",
 }
 

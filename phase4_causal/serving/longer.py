@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 from torch import Tensor
 
 from phase4_causal.rotary_attention import TRAINED, RotaryHeads
@@ -108,10 +109,11 @@ CLAIM = Claim(
 def picture(results: Results) -> Figure:
     """Draws the share right against the length, a line for each way."""
     fig, ax = plt.subplots(figsize=(WIDE, 3.8), layout="constrained")
+    ax.yaxis.set_major_formatter(PercentFormatter(1))
     ax.set(
         ylim=(0, 1.05),
         xlabel=f"words of a text (trained on {TRAINED})",
-        ylabel="share copied right",
+        ylabel="words copied right",
     )
     columns = [f"of {length}" for length in LENGTHS]
     rows = {way: results.row(way, columns) for way in COLORS}

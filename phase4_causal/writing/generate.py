@@ -130,18 +130,18 @@ def film_page(written: Written, step: int, note: str) -> Figure:
     last, new = tokens[so_far - 1], VOCABULARY[taken]
     probabilities = written.logits[0, step].softmax(dim=-1)
     fig.text(
-        0.03, 0.92, f'After "{last}" it draws "{new}": {probabilities[taken]:.0%}', fontsize=15
+        0.03, 0.92, f'After "{last}" it picks "{new}": {probabilities[taken]:.0%}', fontsize=15
     )
-    look = fig.add_axes((0.09, 0.5, 0.76, 0.22))
+    look = fig.add_axes((0.17, 0.5, 0.68, 0.22))
     style = {"edgecolors": HIDDEN, "linewidth": 0.8}
     look.pcolormesh(weights.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, **style)
     look.set(xlim=(0, len(tokens)), ylim=(heads, 0))
-    look.set_xlabel(f'what "{last}" looks at (heads of layer {len(written.attended[step]) - 1})')
+    look.set_xlabel(f'what "{last}" looks at')
     look.xaxis.tick_top()
     turned = {"rotation": 45, "ha": "left", "rotation_mode": "anchor", "fontsize": 12}
     look.set_xticks([i + 0.5 for i in range(so_far + 1)], tokens[: so_far + 1], **turned)
     look.get_xticklabels()[-1].set(color=BLUE, fontweight="bold")
-    names = [f"{len(written.attended[step]) - 1}.{head}" for head in range(heads)]
+    names = [f"head {len(written.attended[step]) - 1}.{head}" for head in range(heads)]
     look.set_yticks([head + 0.5 for head in range(heads)], names)
     fig.text(0.03, 0.03, note, color=QUIET)
     words = probabilities.topk(SHOWN).indices.tolist()
