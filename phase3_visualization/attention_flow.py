@@ -82,14 +82,15 @@ def draw_arrows(
         # Where the name is of no relation, all arrows have its colour.
         named = None if color in (GREY, TAUPE) else pairs
         charts.arcs(ax, weights[layer, head], words, color, threshold=THRESHOLD, pairs=named)
-        ax.set_title(name, color=readable(color), weight="bold", loc="left", fontsize=11)
-        shares = [f"head {layer}.{head}"]
+        title = f"{layer}.{head}  {name}"
+        ax.set_title(title, color=readable(color), weight="bold", loc="left", fontsize=11)
+        shares = []
         for i, j in sorted(pairs):
             shares.append(f"{words[i]} → {words[j]} {weights[layer, head, i, j]:.0%}")
         ax.set_title("   ".join(shares), color=QUIET, loc="right", fontsize=10)
     shown = [names[layer][head] for layer, head in heads]
     finding = "Each head looks for something different in the same words"
-    note = "pale grey: looks that did not give the head its name"
+    note = f"arrows: {THRESHOLD:g} times the even share or more · pale: not its role"
     if len(heads) == 1 or NO_NAME in shown:
         finding = f"What heads look for by our rules: {', '.join(shown)}"
     if shown == [NO_NAME]:
@@ -111,8 +112,9 @@ def draw_paths(
     """Draw words in a row, and over them a storey of lines for each of `shares`, (T, T) each.
 
     The lowest storey comes first. Entry (i, j) is the share that word i above hands down to word
-    j below: the larger, the thicker its line. What stays where it is is grey, and less than 0.01
-    is not drawn. Below the words stand `numbers`, name -> (T,); those at `marked` are bold.
+    j below: the larger, the thicker its line. What stays where it is is grey, and a line of less
+    than 0.01 is not drawn. Below the words stand `numbers`, name -> (T,); those at `marked` are
+    bold.
     """
     for storey, share in enumerate(shares):
         ends = [storey + 0.97, storey + 0.03]
@@ -120,8 +122,9 @@ def draw_paths(
             style = {"color": GREY if i == j else BLUE, "linewidth": 22 * share[i, j].item()}
             ax.plot([i, j], ends, solid_capstyle="butt", alpha=0.75, **style)
         for i, leaving in enumerate(share.sum(dim=1).tolist()):  # (T, T) -> (T,)
-            if leaving > 0.01:
+            if leaving > 0:
                 ax.plot(i, storey + 1, "o", color=INK, markersize=4 + 8 * leaving, zorder=3)
+        ax.text(-0.6, storey + 1, f"after layer {storey}", ha="right", va="center", color=QUIET)
     size = 90 / len(words)
     for x, word in enumerate(words):
         style = {"ha": "center", "va": "top", "weight": "bold" if x == marked else "normal"}
@@ -149,14 +152,14 @@ def draw_rollout(trained: Trained, words: list[str]) -> tuple[Figure, str]:
     gains[hidden] = -1  # the residual half gives it more in any case
     gainer = gains.argmax().item()  # the word of which rollout says most that a layer does not
     fig, ax = plt.subplots(figsize=(WIDE, 4), layout="constrained")
-    numbers = {"by rollout": by_rollout, "last layer": last}
+    numbers = {"by rollout": by_rollout, f"weight in layer {len(weights) - 1}": last}
     draw_paths(ax, shares, as_shown(seen), numbers, marked=gainer)
     ax.text(hidden, len(shares) + 0.1, "the hidden word", ha="center", va="bottom")
     finding = f'The last layer takes {last[gainer]:.2f} from "{words[gainer]}"'
     finding += f"; by rollout {by_rollout[gainer]:.2f} comes from there"
     entropy = normalized_entropy(weights).nanmean()
-    note = f"grey: stays in its place · {trained.label} · normalised entropy {entropy:.2f}"
-    headline(fig, finding, note)
+    note = "grey: what a word keeps of itself, half or more"
+    headline(fig, finding, f"{note}\n{trained.label} · normalised entropy {entropy:.2f}")
     sentence = " ".join(as_shown(seen))
     return fig, f'{finding}. Shown is the hidden word of "{sentence}", through all layers.'
 

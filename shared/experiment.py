@@ -10,7 +10,8 @@ The first line of its docstring is the question, and the picture is named after 
 measure(run) returns the numbers of one seed by name. Whatever else the picture needs, measure puts
 into run.shown. title, note and answer are format strings: in them {n[right]} is the mean over the
 seeds of the number "right", and {shown[word]} is what measure has put there. Where the numbers
-decide what is to be said, answer is a function: it takes n and returns one of several such strings.
+decide what is to be said, title or answer is a function: it takes n and returns one of several such
+strings.
 """
 
 import argparse
@@ -87,7 +88,7 @@ class Picture:
 
     name: str
     draw: Callable[[Results], Figure]
-    title: str
+    title: str | Callable[[Numbers], str]
     note: str
 
 
@@ -108,7 +109,7 @@ class Experiment:
     claims: Sequence[Claim] = ()
     picture: Callable[[Results], Figure] | None = None
     _: KW_ONLY
-    title: str = ""
+    title: str | Callable[[Numbers], str] = ""
     note: str = ""
     answer: str | Callable[[Numbers], str] = ""
     film: Callable[[Results], Film] | None = None

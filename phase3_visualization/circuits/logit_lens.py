@@ -7,6 +7,7 @@ al. 2021): with the last norm's own scale it is the head's share of the logit of
 part was trained to be read alone, so a lens that shows nothing may still miss something.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ from shared.attention_utils import padding_mask
 from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.head_statistics import added_by_heads
-from shared.toy_language import MASK_ID, encode, pad_batch
+from shared.toy_language import MASK_ID, SPECIAL, VOCABULARY, encode, pad_batch
 from shared.toy_model import ToyTransformer
 from shared.training.objectives import corpus
 from shared.visualization_utils import BLUE, GREY, HIDDEN, QUIET, WIDE, readable
@@ -127,8 +128,9 @@ def picture(results: Results) -> Figure:
     losses = {}  # name of a part -> nats after it
     for name, mean in results.mean.items():
         part, _, what = name.partition(", ")
+        kind, _, layer = part.partition(" ")
         if what != "adds":
-            losses[part.replace(" ", "\n")] = mean
+            losses[f"layer {layer}:\n{kind}" if layer else kind] = mean
     fig, ax = plt.subplots(figsize=(WIDE, 3.9), layout="constrained")
     style = {"ha": "center", "va": "bottom", "fontsize": 10}
     (_, first), *parts = losses.items()
@@ -147,6 +149,9 @@ def picture(results: Results) -> Figure:
         before = after
     ax.axhline(before, color=QUIET, linewidth=0.8, linestyle=":", zorder=0)
     ax.text(0.97 * len(losses), 0.5 * before, f"{before:.2f} is left", ha="right", va="center")
+    guess = math.log(len(VOCABULARY) - len(SPECIAL))
+    ax.axhline(guess, color=QUIET, linewidth=0.8, linestyle=":", zorder=0)
+    ax.text(0.97 * len(losses), guess, f"blind guess {guess:.2f}", ha="right", va="bottom")
     ax.set_xticks(0.5 + np.arange(len(losses)), losses)
     ax.set(ylabel="loss, nats", xlim=(0, len(losses)), ylim=(0, 1.12 * max(losses.values())))
     return fig

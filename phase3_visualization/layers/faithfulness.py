@@ -132,20 +132,16 @@ CLAIMS = (
 
 
 def picture(results: Results) -> Figure:
-    """Draws a bar for each method, the best on top, beside chance."""
-    names = sorted(METHOD_LABELS, key=lambda name: -results.mean[f"{name}, found"])
-    values, colors = {}, {}
-    for name in names:
-        label = METHOD_LABELS[name]
-        values[label] = results.each(f"{name}, found")
-        colors[label] = BLUE if name in ("raw weights", "rollout") else GREY
+    """Draws a bar for each method, the largest weight on top, beside chance."""
+    values = {label: results.each(f"{name}, found") for name, label in METHOD_LABELS.items()}
+    colors = dict.fromkeys(values, GREY) | {METHOD_LABELS["raw weights"]: BLUE}
     fig, ax = plt.subplots(figsize=(WIDE, 4), layout="constrained")
     chance = results.mean["chance, found"]
     beside = {"guess": chance, "guess_name": f"by chance {chance:.0%}"}
     charts.bars(ax, values, colors, number="{:.0%}", **beside)
     ax.set_xlim(0, 1)
     ax.spines.bottom.set_visible(False)
-    ax.set_title("how often this points at that word", color=QUIET)
+    ax.set_title("how often each finds the word that mattered", color=QUIET)
     return fig
 
 
@@ -155,7 +151,7 @@ main = Experiment(
     picture,
     title="Where one word decides, the largest attention weight lies on it in "
     "{n[raw weights, found]:.0%} of the sentences",
-    note="blue: made of attention weights\n{shown[model]} · {n[sentences]:.0f} held-out sentences",
+    note="{shown[model]} · {n[sentences]:.0f} held-out sentences",
     answer="The largest weight of the last layer finds it in {n[raw weights, found]:.0%} of the "
     "sentences, rollout in {n[rollout, found]:.0%} and the gradient in {n[gradient, found]:.0%}, "
     "while the nearest word would be right in {n[nearest word, found]:.0%}",

@@ -81,7 +81,7 @@ def measure(run: Run) -> Numbers:
         if gaps.max() > widest:
             widest = gaps.max()
             layer, head, query = np.unravel_index(int(gaps.argmax()), gaps.shape)
-            where = f"“{query} {sentence.words[query]}” in layer {layer} head {head}"
+            where = f"head {layer}.{head}, the row of “{query} {sentence.words[query]}”"
             row_weights, row_shares = weights[layer, head, query], shares[layer, head, query]
             run.shown["row"] = Row(sentence.words, where, row_weights, row_shares)
     run.shown["model"] = trained.label
@@ -134,7 +134,7 @@ def picture(results: Results) -> Figure:
     ax.set_xticks((0, 1), ("its share of\nthe weight", "its share of\nwhat is added"), fontsize=11)
     ax.spines["left"].set_visible(False)
     sentence = textwrap.fill(f"“{' '.join(row.words)}”", 50)
-    ax.set_title(f"the row of {row.where}:\n{sentence}", color=QUIET, fontsize=10)
+    ax.set_title(f"{row.where}:\n{sentence}", color=QUIET, fontsize=10)
     label_ends(ax, ends, size=11)
     return fig
 

@@ -179,7 +179,8 @@ def picture(results: Results) -> Figure:
         ax.plot([flips - 0.5] * 2, [row - 0.25, row + 0.25], color=INK, linewidth=2)
         style = {"weight": "bold", "fontsize": 11, "color": readable(color)}
         ax.text(-0.4, row - 0.3, f"{number} {name}", **style)
-    ax.text(flips, row, "coin flips", va="center")
+        if row == 0:
+            ax.text(flips - 0.1, row - 0.3, "coin flips")
     ax.set(xlim=(-0.8, numbers["pairs"] * 0.75), ylim=(len(OUTCOMES) - 0.5, -0.7))
     ax.axis("off")
     return fig
@@ -189,7 +190,7 @@ main = Experiment(
     measure,
     [CLAIM],
     picture,
-    title="MiniLM’s best head for “it” mostly picks\nthe same noun, whatever “it” means",
+    title="The chosen heads of MiniLM mostly pick\nthe same noun, whatever “it” means",
     note="a dot: a pair of sentences, “because it was too tired / wide”\n"
     "{shown[model]}, pretrained",
     answer="In {n[both right]:.0f} of {n[pairs]:.0f} unseen pairs it does: the head prefers the "

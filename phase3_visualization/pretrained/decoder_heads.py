@@ -42,7 +42,7 @@ NAMED = 0.5  # more than this weight gives a head its name
 ROLES = {
     "previous": "the token before",
     "duplicate": "the same token, earlier",
-    "induction": "what followed last time",
+    "induction": "what followed its earlier copy",
     "first": "the first token",
 }
 NO_ROLE = ""
@@ -184,7 +184,7 @@ def measure(run: Run) -> Numbers:
     if set(LOOKERS) & set(roles):
         writer = writer_of(language_model)
         numbers |= looker_numbers(writer, tokens[:PRICED], roles, generator)
-    run.shown["model"] = language_model.name
+    run.shown["model"] = language_model.name.replace("smollm2", "SmolLM2")
     return numbers
 
 

@@ -105,14 +105,13 @@ def picture(results: Results) -> Figure:
         if rule.needed <= 1:
             ax.plot([rule.needed] * 2, [row - 0.38, row + 0.38], color=INK, linewidth=2)
         if name == NO_NAME:
-            ax.text(1.03, row, f"nearest:\n{rule.name}", va="center", color=QUIET)
-        else:
-            ax.text(1.03, row, f"{rule.share:.0%}", va="center")
+            ax.text(1.27, row, f"nearest:\n{rule.name}", va="center", color=QUIET)
+        ax.text(1.03, row, f"{rule.share:.0%}", va="center")
     ax.set_yticks(range(len(heads)), labels)
     for label, (layer, head) in zip(ax.get_yticklabels(), heads, strict=True):
         name = role_name(halves, layer, head)
         label.set(color=readable(role_color(name)), weight="normal" if name == NO_NAME else "bold")
-    ax.set(xlim=(0, 1.5), ylim=(len(heads) - 0.4, -0.6), xticks=[])
+    ax.set(xlim=(0, 1.78), ylim=(len(heads) - 0.4, -0.6), xticks=[])
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     return fig

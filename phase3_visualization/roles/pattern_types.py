@@ -2,9 +2,9 @@
 
 Course notes list patterns that attention is said to have: a word that looks at itself, at the word
 before, at the first word, at all words alike. Each is drawn once, on the same sentence. Where a
-head of the trained model can show a pattern, it is the head that has it most. Even weights are
-those of a head before training. The others are made by hand: for "self" the keys are ten times the
-queries, for "random" both are drawn, and for "first word" its score is 4, beside 0.
+head of the trained model can show a pattern, it is the head that has it most. The others are made
+by hand: for "self" the keys are ten times the queries, for "random" both are drawn, for "first
+word" its score is 4, beside 0, and for "uniform" all scores are 0.
 """
 
 import matplotlib.pyplot as plt
@@ -15,7 +15,6 @@ from torch import Tensor
 from phase1_single_head.self_attention import scaled_dot_product_attention
 from phase2_multi_head.models import load_multi_head_model
 from phase2_multi_head.multi_head_attention import MultiHeadAttention
-from shared.attention_utils import normalized_entropy
 from shared.claims import Numbers
 from shared.experiment import Experiment, Results, Run
 from shared.grammar.roles import (
@@ -27,8 +26,7 @@ from shared.grammar.roles import (
 )
 from shared.grammar.scores import related_pairs
 from shared.toy_model import weights_on_sentence
-from shared.training.recipes import Trained, untrained_model
-from shared.visualization_utils import QUIET, WIDE, frame_cell, plot_attention, readable, role_color
+from shared.visualization_utils import ORANGE, QUIET, WIDE, frame_cell, plot_attention
 
 # Pattern -> where the largest weight of a row lies, as Scores.position calls it.
 PATTERNS = {"itself": 0, "previous": -1, "next": 1, "first word": "first"}
@@ -56,7 +54,8 @@ def measure(run: Run) -> Numbers:
     both = halves_of(trained, MultiHeadAttention)
     scores = both.scoring.scores
     shares = shares_of(scores)
-    run.shown.update(trained=trained, halves=both)
+    head, relation = strongest_relation(both)
+    run.shown.update(trained=trained, shares=shares, related=head, relation=relation)
     run.shown["entropy"] = scores.statistics["normalised entropy"].mean().item()
     numbers = {}
     for name, share in shares.items():
@@ -89,10 +88,9 @@ def strongest_relation(both: Halves) -> tuple[tuple[int, int], str]:
     return best_head, best_rule.name
 
 
-def made_patterns(words: list[str], untrained: Trained) -> dict[str, Tensor]:
-    """Returns patterns made by hand, and the most even head of an untrained model, (T, T) each."""
-    length = len(words)
-    generator = torch.Generator().manual_seed(untrained.recipe.seed)
+def made_patterns(length: int, seed: int) -> dict[str, Tensor]:
+    """Returns patterns made by hand, (T, T) each."""
+    generator = torch.Generator().manual_seed(seed)
     query = torch.randn(length, D_K, generator=generator)
     _, alike = scaled_dot_product_attention(query, 10 * query, query)
     query, key = torch.randn(2, length, D_K, generator=generator)
@@ -100,57 +98,55 @@ def made_patterns(words: list[str], untrained: Trained) -> dict[str, Tensor]:
     scores = torch.zeros(length, length)
     scores[:, 0] = DRAWN_TO
     first = scores.softmax(dim=-1)
-    before = weights_on_sentence(untrained.model, words)
-    entropy = normalized_entropy(before).nanmean(dim=-1)  # (L, H, T, T) -> (L, H)
-    even = before[best_of(entropy)]
+    even = torch.zeros(length, length).softmax(dim=-1)
     return {"self": alike, "first word": first, "random": unrelated, "uniform": even}
 
 
-def trained_patterns(words: list[str], trained: Trained, both: Halves) -> dict[str, Tensor]:
-    """Returns the trained head that has each pattern most, (T, T) each."""
-    weights = weights_on_sentence(trained.model, words)
-    shares = shares_of(both.scoring.scores)
-    related, _ = strongest_relation(both)
+def trained_patterns(results: Results) -> dict[str, tuple[Tensor, set[tuple[int, int]]]]:
+    """Returns the trained head that has each pattern most, and which cells make the pattern."""
+    words, shown = results.options.words, results.shown
+    weights, shares = weights_on_sentence(shown["trained"].model, words), shown["shares"]
+    places = range(len(words))
+    column = weights[best_of(shares["one word"])]
+    fullest = int(column.sum(dim=0).argmax())  # (T, T) -> (T,) -> ()
     return {
-        "previous": weights[best_of(shares["previous"])],
-        "next": weights[best_of(shares["next"])],
-        "column": weights[best_of(shares["one word"])],
-        "relation": weights[related],
+        "previous": (weights[best_of(shares["previous"])], {(i, i - 1) for i in places[1:]}),
+        "next": (weights[best_of(shares["next"])], {(i, i + 1) for i in places[:-1]}),
+        "column": (column, {(i, fullest) for i in places}),
+        "relation": (weights[shown["related"]], related_pairs(shown["relation"], words)),
     }
 
 
 def picture(results: Results) -> Figure:
-    """Draws above what is made by hand and a head before training, below trained heads."""
-    shown = results.shown
-    words, trained = results.options.words, shown["trained"]
-    untrained = untrained_model(trained.recipe, MultiHeadAttention)
-    _, relation = strongest_relation(shown["halves"])
+    """Draws above what is made by hand, below trained heads."""
+    words = results.options.words
+    made = made_patterns(len(words), results.shown["trained"].recipe.seed)
     rows = {
-        "by hand; uniform: a head before training": made_patterns(words, untrained),
-        "trained heads": trained_patterns(words, trained, shown["halves"]),
+        "made by hand": {name: (weights, set()) for name, weights in made.items()},
+        "trained heads": trained_patterns(results),
     }
-    fig = plt.figure(figsize=(WIDE, 4.9), layout="constrained")
+    fig = plt.figure(figsize=(WIDE, 5.7), layout="constrained")
     for part, (origin, patterns) in zip(fig.subfigures(len(rows)), rows.items(), strict=True):
-        part.suptitle(origin, fontsize=10, color=QUIET)
+        part.suptitle(origin, fontsize=11, color=QUIET)
         axes = part.subplots(1, len(patterns))
-        for ax, (name, weights) in zip(axes, patterns.items(), strict=True):
+        for ax, (name, (weights, cells)) in zip(axes, patterns.items(), strict=True):
             plot_attention(ax, weights, words, annotate=False, labels=False)
-            ax.set_xticks([])
             ax.tick_params(labelsize=min(10, 60 / len(words)))
+            plt.setp(ax.get_xticklabels(), rotation=90, ha="center", rotation_mode="default")
             if ax is not axes[0]:
                 ax.set_yticks([])
             ax.set_title(name, weight="bold", fontsize=10)
-    for query, key in related_pairs(relation, words):
-        frame_cell(ax, query, key, role_color(relation))
-    ax.set_title("relation", color=readable(role_color(relation)), weight="bold", fontsize=10)
+            for query, key in cells:
+                frame_cell(ax, query, key, ORANGE, linewidth=2)
     return fig
 
 
 main = Experiment(
     measure,
     picture=picture,
-    title="Trained heads look beside a word, at one word,\nor at a related one",
-    note="queries down, keys across · framed: the related words\n"
+    title="Four patterns made by hand, and four that training makes",
+    note="a row is the word that looks, a column what it looks at\n"
+    "framed: the pattern (relation: {shown[relation]})\n"
     "{shown[trained].label} · normalised entropy {shown[entropy]:.2f}",
     answer="The picture shows each of them. The trained head that looks most at the word before "
     "does so in {n[highest, previous]:.0%} of its rows, and the one that looks most at the word "

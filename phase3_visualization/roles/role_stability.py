@@ -77,34 +77,44 @@ def draw_who_follows(ax: Axes, names: list[list[str]], relation: str) -> None:
                 style = {"ha": "center", "va": "center", "weight": "bold", "fontsize": 10}
                 ax.text(head + 0.5, layer + 0.5, f"{layer}.{head}", color="white", **style)
     ax.set(xlim=(0, len(names[0])), ylim=(len(names), 0), xticks=[], yticks=[])
+    ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
 
 
 def picture(results: Results) -> Figure:
     """Draws a row for each core relation, a column for each of two models."""
     models = results.shown["models"]
-    size = {"figsize": (WIDE, 4), "layout": "constrained"}
+    size = {"figsize": (WIDE, 4.3), "layout": "constrained"}
     fig, axes = plt.subplots(len(CORE_RELATIONS), len(models), **size)
     fig.get_layout_engine().set(wspace=0.06, hspace=0.08)
     for column, trained in enumerate(models):
         names = head_names(trained, MultiHeadAttention)
-        axes[0, column].set_title(f"seed {trained.recipe.seed}")
+        axes[-1, column].set_xlabel(("first training", "second training")[column], fontsize=11)
         for row, relation in enumerate(CORE_RELATIONS):
             draw_who_follows(axes[row, column], names, relation)
+    layers = [f"layer {layer}" for layer in range(len(names))]
     for ax, relation in zip(axes[:, 0], CORE_RELATIONS, strict=True):
-        style = {"rotation": 0, "ha": "right", "va": "center", "weight": "bold", "fontsize": 10}
-        name = relation.replace("-", " –\n")
-        ax.set_ylabel(name, color=readable(role_color(relation)), **style)
+        style = {"loc": "left", "weight": "bold", "fontsize": 11}
+        name = relation.replace("-", " ↔ ")
+        ax.set_title(name, color=readable(role_color(relation)), **style)
+        ax.set_yticks([layer + 0.5 for layer in range(len(names))], layers)
     return fig
+
+
+def finding(n: Numbers) -> str:
+    """Returns how many roles come back."""
+    how_many = "{n[roles found in the same head]:.0%} of the roles come"
+    if n["roles found in the same head"] == 0:
+        how_many = "no role comes"
+    return f"Train again: {how_many} back in the same head"
 
 
 main = Experiment(
     measure,
     picture=picture,
-    title="Train again: {n[roles found in the same head]:.0%} of the roles come back in the same "
-    "head",
-    note="a box: a head, a row for each layer · coloured: it has this role\n"
-    "{shown[model]}, with each seed",
+    title=finding,
+    note="a box: a head · coloured: it has this role · adjectives are left out\n"
+    "{shown[model]}, each with a seed of its own",
     answer="Of two models, {n[roles found in the same head]:.0%} of the roles reappear in the "
     "same head. That head finds the related word in {n[share right, same head]:.0%} of the "
     "cases, and an average head in {n[share right, mean head]:.0%}",

@@ -126,17 +126,18 @@ def draw_maps(axes: np.ndarray, look: Look, words: list[str]) -> None:
         ax.set_xticks([])
         if head > 0:
             ax.set_yticks([])
-        # Two lines in every frame: all frames are laid out as the first one.
-        ax.set_title(f" \nhead {layer}.{head}", color=GREY, fontsize=10)
+        # Three lines in every frame: all frames are laid out as the first one.
+        ax.set_title(f" \n \nhead {layer}.{head}", color=GREY, fontsize=10)
         ax.spines[:].set(visible=True, color=HIDDEN)
         ax.tick_params(axis="y", pad=5, labelsize=min(10, 60 / len(words)))  # beside a frame
 
 
-def light_up(ax: Axes, role: str) -> None:
-    """Names a head, and frames its map."""
+def light_up(ax: Axes, head: str, role: str) -> None:
+    """Names a head, such as "0.1", and frames its map."""
     color = role_color(role)
     style = {"color": readable(color), "weight": "bold", "fontsize": 10}
-    ax.set_title(role.replace(" → ", " →\n"), **style)
+    name = role.replace(" → ", " →\n")
+    ax.set_title(f"head {head}\n{name}", **style)
     ax.spines[:].set(color=color, linewidth=3)
 
 
@@ -145,7 +146,7 @@ def training_frames(results: Results) -> Film:
     looks, words = results.shown["looks"], results.options.words
     first, last = looks[0], looks[-1]
     num_layers, num_heads, *_ = first.weights.shape
-    fig = plt.figure(figsize=(WIDE, 1.65 * num_layers + 1), layout="constrained")
+    fig = plt.figure(figsize=(WIDE, 1.8 * num_layers + 1), layout="constrained")
     maps = fig.subplots(num_layers, num_heads, squeeze=False)
     draw_maps(maps, first, words)
     fig.supxlabel(NOTE, fontsize=10, color=QUIET)
@@ -158,7 +159,7 @@ def training_frames(results: Results) -> Film:
             weights = (look.weights[layer, head] / VISIBLE).round() * VISIBLE
             ax.collections[0].set_array(weights.numpy())
             if (layer, head) in have_role:
-                light_up(ax, last.names[layer][head])
+                light_up(ax, f"{layer}.{head}", last.names[layer][head])
         count = f"{len(have_role)} of {maps.size} heads have a role"
         fig.suptitle(f"Step {look.step} of {last.step}: {count}", fontsize=13)
         images.append(picture_of(fig, density=1.5))

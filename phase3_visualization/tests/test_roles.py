@@ -255,7 +255,7 @@ def test_every_large_weight_has_an_arrow_and_those_that_name_the_head_its_colour
         figure, _ = attention_flow.draw_arrows(untrained, tokenize(TOY_SENTENCE), [(0, head)])
         drawn = [to_hex(arc.get_facecolor()) for arc in figure.axes[0].patches]
         assert sorted(drawn) == sorted(colors)
-        assert ("its name" in figure.get_supxlabel()) == (head == 0)
+        assert ("its role" in figure.get_supxlabel()) == (head == 0)
 
 
 def test_a_fixed_threshold_draws_most_arrows_of_an_untrained_model_and_a_relative_one_none():

@@ -12,7 +12,7 @@ leaves them alone (.github/CONTRIBUTING.md).
 
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from shared import cli, paths
-from shared.claims import Numbers
+from shared.claims import Numbers, all_claims
 from shared.lab import findings, pages, record, tables
 from shared.visualization_utils import BLUE, INK, QUIET, RED, save_figure
 
@@ -30,8 +30,8 @@ from shared.visualization_utils import BLUE, INK, QUIET, RED, save_figure
 # A picture has a line for each quantity, with its ten values, and above it the lowest and highest.
 
 WIDTH, HEADER, ROW = 3.82, 1.3, 0.62  # inches; README shows 420 pixels, a phone 358
+TITLE_LINE = 0.2  # inches that a second line of a title needs
 TYPE = 11
-MOST_SHARES = 10  # where the axis of even shares ends
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class DotPicture:
     """What was found, what is counted, in which experiment, and for each line what it shows.
 
     The last line is the surprise. story is where a page tells of it. most is where the axis ends;
-    written says how a value is written. trial says what to do in a view of the live page.
+    written says how a value is written. chance: what guesses give, for each line. Where the claim
+    fails, a run has a hollow dot. trial says what to do in a view of the live page.
     """
 
     title: str
@@ -50,6 +51,8 @@ class DotPicture:
     most: float = 1
     dot: str = "a dot: one of ten runs"
     written: str = "{:z.0%}"  # z: never -0%
+    chance: Sequence[float] = ()
+    claim: str = ""
     view: str = ""
     trial: str = ""
 
@@ -57,13 +60,15 @@ class DotPicture:
 SMALL_PICTURES = {
     "bottleneck": DotPicture(
         "What is written first is kept best",
-        "letters right in the quarter written first,\nless those in the quarter written last",
+        "how many more letters are right in the quarter\n"
+        "written first than in the quarter written last",
         "phase1_single_head.before.bottleneck",
         "data/surprises.md#what-is-written-first-is-kept-best",
         {
             "forwards: the start leads": itemgetter("forwards, right letters, lead"),
             "backwards: the end leads": itemgetter("backwards, right letters, lead"),
         },
+        most=0.5,
     ),
     "scaling": DotPicture(
         "A smaller start is slower than √d_k",
@@ -79,8 +84,8 @@ SMALL_PICTURES = {
         trial="pull the division out of a trained model",
     ),
     "long_path": DotPicture(
-        "The first word can move an LSTM more",
-        "what the first of 512 words gets\n(1: an even share)",
+        "The first word can move an LSTM\nmore than attention",
+        "how far the first of 512 words moves the\nlast output (1: as far as an average word)",
         "phase1_single_head.reading.long_path",
         "data/surprises.md#an-older-kind-of-network-can-react-more-to-the-first-word-than-attention-does",
         {
@@ -88,7 +93,7 @@ SMALL_PICTURES = {
             "attention": itemgetter("attention, even shares of the first of 512"),
             "LSTM, gates wide open": itemgetter("LSTM, bias 5, even shares of the first of 512"),
         },
-        most=MOST_SHARES,
+        most=10,
         written="{:.1f}",
     ),
     "lookers": DotPicture(
@@ -100,12 +105,14 @@ SMALL_PICTURES = {
             "the head that matters most": itemgetter("restored, most of all heads"),
             "a head that looks there, too": itemgetter("restored, least of the heads that look"),
         },
+        dot="a dot: one of ten runs · hollow: where this fails",
+        claim="patching-lookers",
         view="words=often+every+kite+fell+in+the+red+dark+ponds&hide=3&query=3&head=1.2",
         trial="two heads look at the kite; cut head 1.2, then head 1.0",
     ),
     "coreference": DotPicture(
         "For “it”, mostly the same noun",
-        "pairs of sentences with “it”, of 40\n(coin flips would give 10, 10 and 20)",
+        "pairs of sentences with “it”, of 40\n(black marks: what coin flips would give)",
         "phase3_visualization.pretrained.coreference",
         "README.md#a-head-for-it-a-little-meaning-much-habit",
         {
@@ -116,23 +123,24 @@ SMALL_PICTURES = {
         most=40,
         dot="a dot: one of ten halvings of the pairs",
         written="{:.0f}",
+        chance=(10, 10, 20),
     ),
     "induction": DotPicture(
         "“Spare” heads carry the lead together",
-        "lost by removing each head alone, added up\n(removing all at once: 100%)",
+        "lost by removing heads one at a time,\nas a share of what removing all loses",
         "phase4_causal.induction.induction",
         "data/surprises.md#heads-that-look-spare-carry-the-lead-together",
         {
-            "the lead of the right answer": lambda n: (
+            "how far the right answer leads": lambda n: (
                 n["margin lost, each alone"] / n["margin lost, all together"]
             ),
-            "right answers": lambda n: (
+            "how often it is right": lambda n: (
                 n["answers lost, each alone"] / n["answers lost, all together"]
             ),
         },
     ),
     "real_text": DotPicture(
-        "On a manual, nothing is looked up",
+        "On a manual, no head looks things up",
         "weight on what came next the last time",
         "phase4_causal.own_text.four_questions",
         "data/surprises.md#on-one-real-text-a-small-model-did-not-learn-to-look-things-up",
@@ -147,7 +155,12 @@ SMALL_PICTURES = {
 def draw_dots(small: DotPicture) -> tuple[Figure, str]:
     """Returns the picture, and in words what it shows."""
     runs = record.runs(small.experiment)
-    fig, ax = plt.subplots(figsize=(WIDTH, HEADER + ROW * len(small.lines)), layout="constrained")
+    failing = set()  # positions of runs
+    for claim in all_claims():
+        if claim.id == small.claim:
+            failing = {number for number, run in enumerate(runs) if not claim.holds(run)}
+    height = HEADER + ROW * len(small.lines) + TITLE_LINE * small.title.count("\n")
+    fig, ax = plt.subplots(figsize=(WIDTH, height), layout="constrained")
     fig.suptitle(small.title, fontsize=TYPE + 0.4, weight="bold", x=0.03, ha="left")
     ranges = []
     for row, (label, number) in enumerate(small.lines.items()):
@@ -157,11 +170,15 @@ def draw_dots(small: DotPicture) -> tuple[Figure, str]:
         text = findings.between((low, high), small.written.format, "–").replace("%–", "–")
         ranges.append(f"{label} {text}")
         ax.hlines(row, 0, small.most, color="#d5dade", linewidth=1, zorder=0)
-        height = [row] * len(values)
-        ax.scatter(values, height, s=54, color=color, alpha=0.45, linewidth=0, clip_on=False)
+        for run, value in enumerate(values):
+            face = "white" if run in failing else (color, 0.45)
+            edge = color if run in failing else "none"
+            ax.scatter(value, row, s=54, facecolor=face, edgecolor=edge, clip_on=False, zorder=2)
         above = row - 0.27
         ax.text(0, above, label, fontsize=TYPE, color=INK)
         ax.text(small.most, above, text, fontsize=TYPE, color=color, ha="right", weight="bold")
+    for row, chance in enumerate(small.chance):
+        ax.plot([chance] * 2, [row - 0.14, row + 0.14], color=INK, linewidth=2)
     ax.set(xlim=(0, small.most), ylim=(len(small.lines) - 0.6, -0.75), yticks=[])
     ax.tick_params(labelsize=TYPE - 1, color="#aab2bb")
     if "%" in small.written:
@@ -169,7 +186,8 @@ def draw_dots(small: DotPicture) -> tuple[Figure, str]:
     ax.spines.left.set_visible(False)
     ax.set_xlabel(small.unit, fontsize=TYPE, color=QUIET)
     fig.supxlabel(small.dot, fontsize=TYPE - 2, color=QUIET)
-    return fig, f"{small.title}. {small.unit}: {', '.join(ranges)}"
+    title = small.title.replace("\n", " ")
+    return fig, f"{title}. {small.unit}: {', '.join(ranges)}"
 
 
 def draw_small_pictures(output_dir: Path) -> None:
