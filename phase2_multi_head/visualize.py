@@ -177,8 +177,8 @@ def grid(results: Results) -> Figure:
                 frame_cell(ax, query, key, role_color(name))
     for head, ax in enumerate(axes[-1]):
         plot_attention(ax, before[-1, head], words, annotate=False, labels=False)
-    title = f"layer {num_layers - 1} before training: its {num_heads} heads"
-    axes[-1, 0].set_title(title, fontsize=10, color=QUIET, pad=4, loc="left")
+        title = f"{num_layers - 1}.{head} untrained"
+        ax.set_title(title, fontsize=10, color=QUIET, pad=4)
     for ax in axes.flat:
         ax.label_outer()  # the words once, at the edges
         plt.setp(ax.get_xticklabels(), rotation=90, va="center")

@@ -32,7 +32,7 @@ QUICK_LENGTHS = LENGTHS[:-2]
 COLORS = {"in steps": GREY, "fused": BLUE}
 LAYERS = {"in steps": MultiHeadAttention, "fused": FusedMultiHeadAttention}
 KINDS_OF_MEMORY = {"in steps": "step by step:\nT × T tables", "fused": "fused: no table"}
-BESIDE_ENDS = {"in steps": (-45, 6), "fused": (0, -36)}  # points: where the picture names a line
+BESIDE_ENDS = {"in steps": (-64, 6), "fused": (0, -36)}  # points: where the picture names a line
 
 
 def peak_bytes(way: str, length: int, d_model: int = D_MODEL, num_heads: int = NUM_HEADS) -> int:
