@@ -42,7 +42,7 @@ ELSEWHERE = {
     "phase2_multi_head/README.md": "2.7; 16; 64",  # e; the recipe
     "phase2_multi_head/heads/README.md": "300; 800; 70 %",  # steps; the root of a half
     # formulas of cost_model.py; times on an H100
-    "phase2_multi_head/costs/README.md": "14.6; 2.4; 8,192; "
+    "phase2_multi_head/costs/README.md": "14.6; 2.38; 8,192; "
     "0.54; 0.58; 0.39; 0.66; 0.83; 0.74; 0.63; 5.7; 5.4; 3.5; 1.4",
     "phase3_visualization/README.md": "0.15; 1.2; 65 %",  # thresholds; Clark et al. 2019
     "phase3_visualization/pretrained/README.md": "23",  # million numbers
