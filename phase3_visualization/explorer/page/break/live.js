@@ -58,6 +58,8 @@ const Live = (() => {
 
   // ---- nobody hides the future: trained with the causal mask and without, as both read in training and in writing
 
+  const chance = (nats) => (nats > Math.log(1000) ? `1 in ${odds(nats)}` : percent(Math.exp(-nats), 1));
+  const odds = (nats) => Math.round(Math.exp(nats)).toLocaleString("en");
   const TRAINED = { masked: "solid", unmasked: "striped" }; // classes of break.css
 
   // What a model sees of a sentence while it guesses one word: all of it, or what stands before.
@@ -95,7 +97,7 @@ const Live = (() => {
     function reading(way, { tokens, [way]: each }) {
       const rows = tokens.slice(1).map((token, i) => element("div", { class: "pair" }, ...names.map((name, which) =>
         bar(which ? "" : vocabulary[token], each[which][i], percent(each[which][i]), { color: TRAINED[name] }))));
-      const [masked, unmasked] = each.map((row) => fixed(mean(row.map(loss))));
+      const [masked, unmasked] = each.map((row) => chance(mean(row.map(loss))));
       return pane(say(way), ...rows, quiet(say("losses", { masked, unmasked })));
     }
 
@@ -108,7 +110,7 @@ const Live = (() => {
     const stage = turns(0, draw, { [say("other")]: (at) => (at + 1) % readings.length });
     const overall = (way, which) => mean(readings.flatMap((each) => each[way][which].map(loss)));
     const [whole, past, masked] = [overall("training", 1), overall("writing", 1), overall("writing", 0)];
-    const text = say("here", { whole: fixed(whole, 4), past: fixed(past, 1), masked: fixed(masked, 1) });
+    const text = say("here", { whole: chance(whole), past: odds(past), masked: odds(masked) });
     return [here(text, whole < masked && past > Math.log(vocabulary.length)), ...stage];
   }
 

@@ -9,7 +9,8 @@ const Arcs = (() => {
   const EACH = 1200; // milliseconds in which a drop travels, one word after the other; what has no arc takes a third
   const OFF = 4; // pixels between a word and the end of its arc
 
-  let timer, lit;
+  let timer;
+  let begun = ""; // what was set going: it goes on when the arcs are drawn again
   let drawn = null; // the arcs on the screen, to draw them again when words move to other lines
   let shown = ""; // the words on the screen
   let boxes = null; // where they stand; measured when they have moved, not for each arc
@@ -57,9 +58,10 @@ const Arcs = (() => {
   }
 
   // The weights of one query as arcs, and as a number under each word. isAlone: only the thickest is drawn. isOut: nobody
-  // hears of them. isMoving: what each word gives travels along its arc, a drop with its share on it.
+  // hears of them. isTried: drawn as if they were cut. isMoving: what each word gives travels along its arc, a drop with
+  // its share on it.
   function drawArcs(picture) {
-    const { weights, query, color, isAlone, isOut, isMoving } = drawn = picture;
+    const { weights, query, color, isAlone, isOut, isTried, isMoving } = drawn = picture;
     const words = [...byId("words").children];
     const most = indexOfLargest(Array.from(weights, (share, j) => (j === query ? 0 : share)));
     words.forEach((word, j) => {
@@ -82,22 +84,44 @@ const Arcs = (() => {
       if (isAlone) parts.push(svg("circle", { cx: box.x, cy: facing(boxes[query], box), r: 5 }));
     });
     byId("arcs").replaceChildren(...parts);
-    clearTimeout(timer);
-    if (isMoving && stillness.matches) fillUpTo(weights.length);
-    else if (isMoving) flow(0);
+    setGoing();
     byId("arcs").style.color = color;
     byId("arcs").classList.toggle("out", isOut);
+    byId("arcs").classList.toggle("tried", Boolean(isTried));
+  }
+
+  function setGoing() {
+    const { weights, query, isMoving } = drawn;
+    const key = isMoving ? JSON.stringify([query, ...weights]) : "";
+    if (key === begun) return;
+    begun = key;
+    clearTimeout(timer);
+    light(null);
+    if (isMoving) flow(stillness.matches ? weights.length : 0);
+  }
+
+  function again() {
+    begun = "";
+    setGoing();
   }
 
   const stillness = matchMedia("(prefers-reduced-motion: reduce)");
 
   // Word by word: a drop travels, the lines about its word light up, and the gap is fuller. Then everything rests.
   function flow(j) {
+    const isOver = j === drawn.weights.length;
     fillUpTo(j);
-    light(j < drawn.weights.length ? j : null);
-    if (j === drawn.weights.length) return;
+    light(isOver ? null : j);
+    for (const line of document.querySelectorAll(".keys [data-key]")) line.classList.toggle("waits", line.dataset.key > j);
+    byId("taking").textContent = isOver ? "What the gap took from each word:" : takes(j);
+    if (isOver) return;
     const has = drop(j);
     timer = setTimeout(() => flow(j + 1), has ? EACH : EACH / 3);
+  }
+
+  function takes(j) {
+    const word = j === drawn.query ? "what it has itself" : `what “${byId("words").children[j].querySelector(".text").textContent}” hands on`;
+    return `The gap takes ${percent(drawn.weights[j])} of ${word}.`;
   }
 
   // What arrived from the words before this one; the part of the word that gives most has the colour of the arc.
@@ -111,37 +135,22 @@ const Arcs = (() => {
 
   function light(key) {
     for (const line of document.querySelectorAll("#more [data-key]")) line.classList.toggle("now", line.dataset.key === String(key));
+    [...byId("words").children].forEach((word, j) => word.classList.toggle("now", drawn.isMoving && j === Number(key ?? -1)));
   }
 
   function drop(j) {
     const { weights, query } = drawn;
     if (!byId("arcs").querySelector(`path[data-key="${j}"]`)) return false;
     const move = svg("animateMotion", { path: arc(boxes[j], boxes[query]), dur: `${EACH}ms`, begin: "indefinite" });
-    const [circle, text, both] = [svg("circle", { r: 4 + 6 * weights[j] }), svg("text", { y: -14 }), svg("g", { class: "drop", "data-key": j })];
+    const isBelow = boxes[j].top > boxes[query].top; // beside the drop, so that the gap is not covered
+    const text = svg("text", isBelow ? { x: 14, y: 12, "text-anchor": "start" } : { y: -14, "text-anchor": "middle" });
+    const [circle, both] = [svg("circle", { r: 4 + 6 * weights[j] }), svg("g", { class: "drop", "data-key": j })];
     text.textContent = percent(weights[j]);
     both.append(circle, text, move);
     byId("arcs").append(both);
     move.beginElement();
     setTimeout(() => both.remove(), EACH);
     return true;
-  }
-
-  // Only what leads to one word, while a pointer or the focus is on it; all again for null.
-  function isolate(key) {
-    const alone = byId("arcs").querySelector(`[data-key="${key}"]`) !== null;
-    for (const part of byId("arcs").children) part.classList.toggle("faint", alone && part.dataset.key !== String(key));
-    light(key);
-    if (alone && drawn.isMoving && key !== lit && !stillness.matches) drop(Number(key));
-    lit = key;
-  }
-
-  function wire() {
-    const box = byId("words");
-    const wordAt = ({ target }) => [...box.children].indexOf(target.closest(".word"));
-    for (const event of ["pointerover", "focusin"]) box.addEventListener(event, (at) => isolate(wordAt(at)));
-    for (const event of ["pointerleave", "focusout"]) box.addEventListener(event, () => isolate(null));
-    byId("more").addEventListener("pointerover", ({ target }) => isolate(target.closest("[data-key]")?.dataset.key));
-    byId("more").addEventListener("pointerleave", () => isolate(null));
   }
 
   // Where an arc from one word meets another: a little off it, on the side that it comes from.
@@ -163,5 +172,5 @@ const Arcs = (() => {
     if (drawn) drawArcs(drawn);
   }
 
-  return { wire, drawWords, moveChoice, drawArcs, redraw };
+  return { drawWords, moveChoice, drawArcs, redraw, again };
 })();

@@ -84,11 +84,18 @@ const Look = (() => {
     const now = seen();
     byId("look").classList.toggle("covered", state.covered);
     Story.draw(now);
+    if (state.story) keepPlace();
     drawSentence(now);
     drawGuesses(now);
     drawTime(now);
     if ([0, 5, 6].includes(Story.here())) drawHeads(now);
     drawLevers(now);
+  }
+
+  // The tab of the story leads to the step where its reader was.
+  function keepPlace() {
+    const link = byId("to-story");
+    link.dataset.first = link.href = state.covered ? "#" : `#${hash()}`;
   }
 
   function drawSentence({ stop, words, row, after }) {
@@ -105,7 +112,7 @@ const Look = (() => {
     Arcs.drawWords(shown, state.query, isOpen, choose);
     const isOut = state.removed.includes(here());
     Arcs.drawArcs({ weights: row, query: state.query, color: roleColor(roleOf(stop, state.layer, state.head)),
-      isAlone: [1, 2, 6, 7].includes(state.story), isOut, isMoving: state.story === 3 });
+      isAlone: [1, 2, 6, 7].includes(state.story), isOut, isTried: state.story === 5, isMoving: state.story === 3 });
     byId("looks").replaceChildren(...(isOpen ? looks(stop, words, row, isOut) : []));
     const isStale = byId("look").classList.contains("stale");
     if (document.activeElement !== byId("sentence") && !isStale) showTyped();
@@ -124,9 +131,10 @@ const Look = (() => {
     const { role } = stop.heads[state.layer][state.head];
     const badge = element("span", { class: "badge" }, jobOf(role ?? View.NO_ROLE));
     badge.style.setProperty("--head", roleColor(role));
-    if (role && Words.fits(role, state.words, state.query, language)) parts.push(", ", badge);
+    const isItself = most === state.query && role !== "self" && !state.hidden.includes(most);
+    if (role && !isItself && Words.fits(role, state.words, state.query, language)) parts.push(", ", badge);
     else if (role) parts.push(element("span", { class: "quiet" }, ` (its usual job is another: ${jobOf(role)})`));
-    if (isOut) parts.push(element("b", { class: "changed" }, ". It still looks, but what it sees no longer gets through."));
+    parts.push(element("b", { class: "changed" }, isOut ? "It still looks, but what it sees no longer gets through." : ""));
     return parts;
   }
 
@@ -139,14 +147,8 @@ const Look = (() => {
     byId("guesses").replaceChildren(...bars);
     byId("kind").replaceChildren(...(bars.length ? Story.kindBar({ before, after }, touched) : []));
     byId("guess-note").textContent = after && !state.covered
-      ? `✓ the word that was hidden.${touched ? " Outlines: before." : ""}` : "";
+      ? `✓ the hidden word.${touched ? ` Outlines: before the ${state.story ? "cut" : "change"}.` : ""}` : "";
     byId("grammar-note").textContent = after && !state.covered ? Words.ofVerb(state.words, language) : "";
-    for (const name of Levers.NAMES) {
-      const alone = after && Levers.pulled(state, name) ? Levers.measure(Levers.only(state, name), language) : null;
-      const truth = alone && language.vocabulary[alone.truth];
-      const text = alone ? `by itself: “${truth}” ${change(before.chance, alone.chance)}` : "";
-      document.querySelector(`.effect[data-lever="${name}"]`).textContent = text;
-    }
   }
 
   function drawHeads(now) {
@@ -164,7 +166,8 @@ const Look = (() => {
     byId("heads-heading").textContent = after && isFree ? `Eight heads, and what ${truth} gets without each` : "Eight heads";
     const role = roleOf(stop, state.layer, state.head);
     for (const { map, layer, head } of maps) map.classList.toggle("try", Levers.nameOf(layer, head) === tried);
-    byId("head-heading").textContent = `L${headCalled(here()).slice(1)}: ${jobOf(role)}`;
+    const isUsual = role !== View.NO_ROLE && !Words.fits(role, state.words, state.query, language);
+    byId("head-heading").textContent = `L${headCalled(here()).slice(1)}${isUsual ? ", usually" : ""}: ${jobOf(role)}`;
     byId("large-note").textContent = Story.ofHead(now);
     byId("large-bars").replaceChildren(...Story.barsWithout(now));
     if (!byId("large-fold").open) return;
@@ -307,7 +310,6 @@ const Look = (() => {
     press("knock", () => set({ removed: state.removed.length ? [] : [here()] }, "knock"));
     press("hide", hide);
     press("reset", () => set({ ...Levers.UNTOUCHED, removed: [] }, "reset"));
-    Arcs.wire();
   }
 
   function start(app) {
@@ -328,7 +330,7 @@ const Look = (() => {
     hidByReader = parts.has("hide");
     state = Address.read(parts, language, firstState);
     const step = Story.stepOf(parts) ?? (parts.size === 0 ? 1 : null);
-    if (step !== null) Object.assign(state, parts.has("words") ? { story: step } : Story.scene(step, state));
+    if (step !== null) Object.assign(state, parts.has("words") ? { story: step, guess: Story.guessOf(state) } : Story.scene(step, state));
     readWell();
     redraw();
     showTyped(); // whoever types there, or typed

@@ -52,6 +52,7 @@ const Story = (() => {
   let act, language, texts, landings;
   let seen; // what is on the stage
   let hasPressed = false; // step 5: the head that looks without any use
+  let guess = null; // the reader's own, for the first word
   let asked = null; // the head that step 6 asks about
   let drawn = ""; // what the step was drawn for
 
@@ -60,6 +61,7 @@ const Story = (() => {
 
   function bet(step, isRight, changes) {
     if (!won.has(step)) won.set(step, isRight); // only the first answer counts
+    if (step === 1) guess = changes.guess ?? null;
     act(changes, "bet");
     byId("title").focus({ preventScroll: true });
   }
@@ -104,11 +106,11 @@ const Story = (() => {
     const divisor = state.divisor ?? Runs.model().divisor;
     const most = indexOfLargest(shares);
     const lines = words.map((name, j) => {
-      const line = View.bar(name, shares[j], percent(shares[j]), { color: j === most ? "own" : "other" });
+      const line = View.bar(name === View.BLANK ? "the gap" : name, shares[j], percent(shares[j]), { color: j === most ? "own" : "other" });
       line.dataset.key = j;
       return line;
     });
-    const heading = element("p", { class: "row apart quiet" }, "What it takes from each word:", button("again", Arcs.redraw, { class: "link" }));
+    const heading = element("p", { class: "taking" }, element("span", { id: "taking" }), button("again", Arcs.again, { class: "link" }));
     const table = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "the numbers of each key" },
       Steps.table(pass, state, words, divisor));
     const inWords = element("p", {}, `In the model the question is called the query, what it is held against a key, and what is taken a value. Each of
@@ -147,9 +149,11 @@ const Story = (() => {
 
   const roleAt = (run, { layer, head }) => Runs.get(run).stops.at(-1).heads[layer][head].role;
 
-  // The first head that has a role at the end of a run: {layer, head}, or null.
+  // Of the heads that have a role at the end of a run the one that does the job most often: {layer, head}, or null.
   function havingRole(run, role) {
-    const first = Runs.lanes(run).find((lane) => lane.role === role)?.heads.at(-1)[0];
+    const all = Runs.lanes(run).find((lane) => lane.role === role)?.heads.at(-1) ?? [];
+    const often = ({ layer, head }) => Runs.get(run).stops.at(-1).heads[layer][head].own;
+    const [first] = [...all].sort((a, b) => often(b) - often(a));
     return first ? { layer: first.layer, head: first.head } : null;
   }
 
@@ -199,7 +203,7 @@ const Story = (() => {
     { scene: atEnd, more: drawScore },
   ];
   const NEXT = [ // what a step answers, so that the one before ends with a question
-    "", "does the line matter?", "why look there?", "who taught it?", "and other heads?", "was that luck?", "what did we see?",
+    "", "does it matter?", "why look there?", "who taught it?", "and other heads?", "was that luck?", "what did we see?",
   ];
   const count = STEPS.length;
 
@@ -211,7 +215,6 @@ const Story = (() => {
     const answers = [...won.values()].filter((is) => is !== null);
     const score = `${answers.filter(Boolean).length} of ${answers.length} bets won. `;
     const hidden = state.words[state.query];
-    const now_hidden = state.hidden.map((at) => `“${state.words[at]}”`).join(" and ");
     const values = {
       heads: Levers.allHeads().length, words: language.words.length,
       looked: words[indexOfLargest(rowAtEnd(state))], most: words[indexOfLargest(shares)],
@@ -219,11 +222,11 @@ const Story = (() => {
       question: Object.hasOwn(language.verbs, hidden) ? "Who or what does it?" : "What is being done here?",
       job: jobOf(role), job_now: jobOf(View.roleOf(stop, state.layer, state.head)),
       Asked: capital(headCalled(place)), asked: headCalled(place), there: there && headCalled(there),
+      This: capital(headCalled(state)), its_job: jobOf(roleAt(state.run, state) ?? View.NO_ROLE),
       score: answers.length ? score : "",
-      hides: now_hidden && ` (now ${now_hidden})`,
     };
     if (!after) return values;
-    return { ...values, ...guessed(before, after, stop), ...(state.story === 5 ? looksNamed({ state, words }) : {}) };
+    return { ...values, ...guessed(before, after), ...(state.story === 5 ? looksNamed({ state, words }) : {}) };
   }
 
   const headCalled = ({ layer, head }) => View.headCalled(Levers.nameOf(layer, head));
@@ -235,9 +238,8 @@ const Story = (() => {
     return same.reduce((sum, name) => sum + probabilities[language.index.get(name)], 0);
   }
 
-  function guessed(before, after, stop) {
+  function guessed(before, after) {
     const [truth, now] = [language.vocabulary[after.truth], language.vocabulary[after.best]];
-    const isFirst = stop.step === 0 && after.best === after.truth;
     const isLess = shareOfKind(after) < shareOfKind(before);
     const shareOf = (name) => before.probabilities[language.index.get(name)];
     const [leader] = [...Words.kindOf(truth, language.groups)].sort((a, b) => shareOf(b) - shareOf(a));
@@ -246,7 +248,7 @@ const Story = (() => {
       a_word: Words.aWordFor(truth, language.groups),
       of_kind: percent(shareOfKind(before)), left: percent(shareOfKind(after)), only: isLess ? "only " : "",
       rule: Words.ofVerb(seen.state.words, language), kind: Words.nameOfKind(truth, language.groups),
-      much: shareOfKind(after) < shareOfKind(before) / 2 ? "much " : "", luck: isFirst ? " (The right word leads by luck.)" : "",
+      much: shareOfKind(after) < shareOfKind(before) / 2 ? "much " : "",
     };
     const { same, other } = texts[1].still;
     const isSame = Words.kindOf(truth, language.groups).includes(now);
@@ -291,14 +293,17 @@ const Story = (() => {
   const sureness = (state) => Runs.get(state.run).stops.map(({ step }) =>
     shareOfKind(Levers.measure({ ...state, step }, language)));
 
-  // Step 6, by which head has the job in which training.
+  // Step 6, by which head has the job in which training, and which one is looked at.
   function ofSeeds({ state }, text) {
     if (!isTold(state)) return text;
-    const { title, says } = inSecond() ? text.then : text.gone;
-    const { most, share } = lookOf(state, Levers.nameOf(state.layer, state.head));
-    const look = `${percent(share)} at “${state.words[most]}”`;
-    const thin = share < 0.5 && state.run === "1" ? View.fill(text.thin, { look }) : "";
-    return { title: state.run === "0" ? text.before : title, says: says.replace("{thin}", thin) };
+    const isFirst = state.run === "0";
+    const goal = isFirst ? asked : inSecond();
+    if (!goal) return text.gone;
+    const told = isFirst ? text.before : text.then;
+    if (goal.layer === state.layer && goal.head === state.head) return told;
+    const role = roleAt(state.run, state);
+    const title = role === null ? text.none : role === roleAt("0", asked) ? text.shares : text.other;
+    return { title, says: `${told.title} ${text.press}` };
   }
 
   // ---- one head: does its look matter?
@@ -363,7 +368,7 @@ const Story = (() => {
     const asks = state.hidden.includes(state.query) ? "the gap" : `“${words[state.query]}”`;
     const { role, own } = stop.heads[state.layer][state.head];
     const filled = { asks, most: words[indexOfLargest(shares)], share: percent(Math.max(...shares)) };
-    const parts = [text.here];
+    const parts = isOpen() ? [text.here] : []; // in the story the line says it
     if (after) {
       const cost = costOf(state, Levers.nameOf(state.layer, state.head));
       parts.push(text[verdictOn(cost)]);
@@ -378,7 +383,7 @@ const Story = (() => {
     const { before, after: without } = costOf(state, Levers.nameOf(state.layer, state.head));
     const word = language.vocabulary[before.truth];
     const own = View.bar(word, without.chance, View.change(before.chance, without.chance), { before: before.chance, mark: "✓" });
-    return [...kindBar({ before, after: without }, true), own];
+    return [element("p", { class: "quiet" }, "If this head is cut (the dashed line):"), ...kindBar({ before, after: without }, true), own];
   }
 
   // ---- where the reader is
@@ -472,7 +477,8 @@ const Story = (() => {
 
   // The map that step 5 asks a reader to press, until it is pressed.
   const toPress = (state) => (here() === 5 && !hasPressed ? idleLook(state)?.name : null);
+  const guessOf = (state) => (won.has(1) && isFirstSentence(state) ? guess : null);
   const kindOf = ({ truth }) => Words.kindOf(language.vocabulary[truth], language.groups);
 
-  return { start, draw, scene, stepOf, isOpen, here, ofKind, kindBar, kindOf, ofHead, barsWithout, toPress, landing, landings: open };
+  return { start, draw, scene, stepOf, isOpen, here, ofKind, kindBar, kindOf, guessOf, ofHead, barsWithout, toPress, landing, landings: open };
 })();

@@ -27,7 +27,7 @@ const Words = (() => {
   const meaningOf = (word, meanings) => Object.keys(meanings).find((name) => meanings[name].includes(word)) ?? null;
 
   const isNoun = (word, groups) => NOUNS.includes(groupOf(word, groups));
-  const SUBJECTS = NOUNS.slice(0, 4);
+  const [SUBJECTS, PLACES] = [NOUNS.slice(0, 4), NOUNS.slice(4)];
 
   // All words of the kind of a noun, one and many: "cats" -> cat, cats, dog, dogs, ...; of another word it alone.
   const kindOf = (word, groups) => (isNoun(word, groups) ? groups[groupOf(word, groups)] : [word]);
@@ -39,7 +39,7 @@ const Words = (() => {
     const own = groupOf(word, groups);
     if (!isNoun(word, groups)) return [word, ...groups[own].filter((other) => other !== word)].slice(0, 4).sort();
     const isMany = groups[own].indexOf(word) % 2;
-    const rivals = SUBJECTS.includes(own) ? SUBJECTS : NOUNS.slice(SUBJECTS.length);
+    const rivals = SUBJECTS.includes(own) ? SUBJECTS : PLACES;
     const others = rivals.filter((name) => name !== own).slice(0, 3);
     return rivals.filter((name) => name === own || others.includes(name))
       .map((name) => (name === own ? word : groups[name][isMany]));
@@ -134,8 +134,10 @@ const Words = (() => {
       box.querySelector("[aria-pressed=true]").focus();
     }, { "aria-pressed": String(group === kind) }));
     const chips = groups[kind].map((word) => View.button(word, () => onTake(word), { class: "chip" }));
-    box.replaceChildren(element("div", { class: "group kinds" }, ...kinds),
-      element("div", { class: "group", role: "group", "aria-label": NAMES[kind] }, ...chips));
+    const row = element("div", { class: "group kinds" }, ...kinds);
+    box.replaceChildren(row, element("div", { class: "group", role: "group", "aria-label": NAMES[kind] }, ...chips));
+    const open = row.querySelector("[aria-pressed=true]");
+    row.scrollLeft = open.offsetLeft - row.offsetLeft - 40; // on a phone the row is longer than the screen
   }
 
   // The kind of word that a sentence goes on with: after its verb the place that goes with this verb.
@@ -195,14 +197,22 @@ const Words = (() => {
   function nearestSentence(words, { groups, verbs, meanings, words: all }) {
     const isKnown = (word) => all.includes(word) || meaningOf(word, meanings);
     const typed = words.map((word) => (isKnown(word) ? word : nearestWords(word, all, 1, LIKE)[0] ?? word));
-    const kinds = typed.map((word) => groupOf(word, groups) ?? meaningOf(word, meanings));
-    const score = ([verb, [subject, , place]]) =>
-      2 * typed.includes(verb) + 2 * kinds.includes(subject) + kinds.includes(place);
+    const known = typed.map((word) => groupOf(word, groups));
+    const kinds = typed.map((word, i) => known[i] ?? meaningOf(word, meanings));
+    const fit = (group) => kinds.includes(group) + known.includes(group);
+    const score = ([verb, [subject, , place]]) => 3 * typed.includes(verb) + 2 * fit(subject) + fit(place);
     const best = Object.entries(verbs).reduce((a, b) => (score(b) > score(a) ? b : a));
     if (!score(best)) return "";
     const [verb, [subject, preposition, place]] = best;
-    const known = (group) => typed.find((word) => groupOf(word, groups) === group) ?? groups[group][0];
-    return `the ${known(subject)} ${verb} ${preposition} the ${known(place)}`;
+    const other = PLACES.find((group) => group !== place && known.includes(group)); // "beside the house"
+    function phrase(group) { // the noun of this kind that was typed, with its adjectives
+      const at = known.includes(group) ? known.indexOf(group) : kinds.indexOf(group);
+      const from = 1 + known.findLastIndex((name, i) => i < at && name !== "adjective");
+      const noun = known[at] === group ? typed[at] : groups[group][0];
+      return ["the", ...typed.slice(from, Math.max(from, at)), noun].join(" ");
+    }
+    const beside = other ? ` beside ${phrase(other)}` : "";
+    return `${phrase(subject)}${beside} ${verb} ${preposition} ${phrase(place)}`;
   }
 
   // The typed text with one word replaced by another, wherever it stands.

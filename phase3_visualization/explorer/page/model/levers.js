@@ -11,7 +11,6 @@ const Levers = (() => {
   const pulled = (state, name) => (name === "removed" ? state.removed.length > 0 : state[name] !== UNTOUCHED[name]);
   const active = (state) => NAMES.filter((name) => pulled(state, name));
   const untouched = (state) => ({ ...state, ...UNTOUCHED });
-  const only = (state, name) => ({ ...untouched(state), [name]: state[name] });
 
   // What the model reads: <mask> for a hidden word.
   function tokens(state, language) {
@@ -92,6 +91,6 @@ const Levers = (() => {
   }
 
   return {
-    NAMES, UNTOUCHED, pulled, active, untouched, only, tokens, run, measure, through, nameOf, toggled, allHeads, costliest,
+    UNTOUCHED, active, untouched, tokens, run, measure, through, nameOf, toggled, allHeads, costliest,
   };
 })();
