@@ -246,13 +246,6 @@ def plot_cells(
     return ax
 
 
-def weight_colorbar(fig: Figure, axes: Axes | Sequence[Axes], **options: float) -> None:
-    """Draw one colour bar for the weights, 0 to 1."""
-    bar = fig.colorbar(plt.cm.ScalarMappable(plt.Normalize(0, 1), WEIGHT_MAP), ax=axes, **options)
-    bar.set_label("attention weight", color=QUIET)
-    bar.outline.set_visible(False)
-
-
 # ---- texts beside a chart
 
 

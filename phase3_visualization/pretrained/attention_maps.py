@@ -27,11 +27,11 @@ from shared.visualization_utils import (
     GREY,
     HIDDEN,
     PURPLE,
+    QUIET,
     WEIGHT_MAP,
     headline,
     readable,
     token_labels,
-    weight_colorbar,
 )
 
 NAMED, TIMES_EVEN = 0.5, 2  # more than this weight, and so many times that of an even head
@@ -268,7 +268,10 @@ def draw_heads(
             color = GREY if name == NO_PLACE else PURPLE
             title = f"{layer}.{head} {name}\nentropy {entropy[layer, head]:.2f}"
             ax.set_title(title.translate(boxes), fontsize=9, color=readable(color))
-        weight_colorbar(fig, axes, shrink=min(1, 4 / size[1]), aspect=20)
+        scale = plt.cm.ScalarMappable(plt.Normalize(0, 1), WEIGHT_MAP)
+        bar = fig.colorbar(scale, ax=axes, shrink=min(1, 4 / size[1]), aspect=20)
+        bar.set_label("attention weight", color=QUIET)
+        bar.outline.set_visible(False)
         note = (
             f"normalised entropy of all heads {entropy.mean():.2f} on average\n"
             "queries down, keys across, hatched where no head of the layer looks"

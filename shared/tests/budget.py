@@ -20,7 +20,7 @@ from shared import paths
 from shared.tests.faults import FAULTS
 
 MOST = {  # what -> tokens of Python, lines of pages, or how many
-    "packages": 146_000,
+    "packages": 144_500,
     # Of the packages: what runs, records, draws and publishes. 21,000 is the aim.
     "machinery": 22_300,
     "tests": 103_000,
