@@ -120,8 +120,8 @@ const Arcs = (() => {
   }
 
   function takes(j) {
-    const word = j === drawn.query ? "what it has itself" : `what “${byId("words").children[j].querySelector(".text").textContent}” hands on`;
-    return `The gap takes ${percent(drawn.weights[j])} of ${word}.`;
+    const word = j === drawn.query ? "itself" : `“${byId("words").children[j].querySelector(".text").textContent}”`;
+    return `${percent(drawn.weights[j])} of what the gap takes comes from ${word}.`;
   }
 
   // What arrived from the words before this one; the part of the word that gives most has the colour of the arc.

@@ -352,7 +352,7 @@ const Story = (() => {
   function ofHeads({ state }, text) {
     const idle = idleLook(state);
     hasPressed ||= idle?.name === Levers.nameOf(state.layer, state.head);
-    return { ...text, says: `${text.says} ${hasPressed ? text.tried : idle ? text.press : text.any}` };
+    return { ...text, says: `${text.says} ${!idle ? text.any : hasPressed ? text.tried : text.press}` };
   }
 
   // The head whose loss costs most, and the one to press.
