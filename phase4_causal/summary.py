@@ -118,8 +118,8 @@ def draw_many_heads(fig: Figure, top: float, one: Trained, four: Trained, words:
         pairs = None if color in (GREY, TAUPE) else related_pairs(name, words)
         if pairs == set() and wanted:  # nobody here whom it could show: the one of the statement
             head = max(range(len(weights)), key=lambda h: sum(weights[h][pair] for pair in wanted))
-            name, color, pairs = f"the same head: {told}", role_color(told), wanted
-        put(fig, left, down, name, weight="bold", color=color)
+            name, color, pairs = f"again: {told}", role_color(told), wanted
+        put(fig, left, down, f"head {head} {name}", weight="bold", color=color)
         ax = panel(fig, left, down + 2, RIGHT - MIDDLE, 44)
         charts.arcs(ax, weights[head], words, color, pairs=pairs)
         enlarge(ax, words, 33)

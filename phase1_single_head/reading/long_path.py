@@ -67,6 +67,11 @@ LAYERS = {
 }
 PASSING_ON = {"attention": BLUE, "LSTM, bias 5": GREEN}  # their colours in the picture
 FORGETTING = {"LSTM, bias 1": PURPLE, "LSTM": ORANGE, "RNN": RED}
+LABELS = {  # where they are not the names
+    "LSTM, bias 5": "LSTM, gates\nwide open",
+    "LSTM, bias 1": "LSTM, usual gates",
+    "LSTM": "LSTM of torch",
+}
 
 
 def lengths_of(vectors: Tensor) -> Tensor:
@@ -163,18 +168,23 @@ def picture(results: Results) -> Figure:
     ax.set(yscale="log", ylim=(BOTTOM, 30), xlabel="words in the text")
     ax.axhspan(BOTTOM, GONE, color=HIDDEN, linewidth=0)
     columns = [f"{length} words" for length in LENGTHS]
-    rows = {name: results.row(name, columns) for name in PASSING_ON}
-    charts.lines(ax, LENGTHS, rows, PASSING_ON)
+    rows, colors = {}, {}
+    for name, color in PASSING_ON.items():
+        label = LABELS.get(name, name)
+        rows[label] = results.row(name, columns)
+        colors[label] = color
+    charts.lines(ax, LENGTHS, rows, colors)
     for name, color in FORGETTING.items():
         row = results.row(name, columns)
         last = next(i for i, value in enumerate(row) if value < GONE)
         ax.plot(LENGTHS[: last + 1], row[: last + 1], "o-", color=color, markersize=5, linewidth=2)
-        below = {"xytext": (0, -7), "textcoords": "offset points", "ha": "center", "va": "top"}
-        label = "usual LSTM" if name == "LSTM" else name
-        ax.annotate(label, (LENGTHS[last], row[last]), color=readable(color), **below)
+        below = {"xytext": (0, -7), "textcoords": "offset points", "ha": "left", "va": "top"}
+        ax.annotate(
+            LABELS.get(name, name), (LENGTHS[last], row[last]), color=readable(color), **below
+        )
     powers = ["1", "a thousandth", "a millionth", "a billionth"]
     ax.set_yticks([1, 1e-3, 1e-6, 1e-9], powers)
-    ax.set_title("how far the last output moves if the first word is nudged")
+    ax.set_title("how far a nudge moves the last output, by its size")
     ax.text(LENGTHS[0], BOTTOM * 3, " as good as nothing", color=QUIET)
     return fig
 
@@ -184,8 +194,7 @@ main = Experiment(
     CLAIMS,
     picture,
     title="In an RNN and a usual LSTM a nudge to the first word dies out; attention passes it on",
-    note="bias: of the forget gates; at 5 they start wide open\n"
-    f"untrained, median of {NUM_DRAWS} draws",
+    note=f"gates: the forget gates at the start · untrained, median of {NUM_DRAWS} draws",
     answer="That depends on the layer. Of all that moves the last output, the first of 512 words "
     "is {n[attention, even shares of the first of 512]:.1f} times an even share in attention, "
     "{n[LSTM, bias 5, even shares of the first of 512]:.1f} times in an LSTM whose gates start "

@@ -152,7 +152,7 @@ def picture(results: Results) -> Figure:
     ax.set_yticks(middles, words)
     ax.tick_params(length=0, labelsize=11)
     ax.spines[:].set_visible(False)
-    ax.set(xlabel="the word just before", ylabel="the word that looks")
+    ax.set(xlabel="the word before the place looked at", ylabel="the word that looks")
     ax.set(ylim=(DRAWN, 0), aspect="equal")
     return fig
 
@@ -162,8 +162,8 @@ main = Experiment(
     CLAIMS,
     picture,
     title="The weights alone tell that an induction head\nlooks for what came after its own word",
-    note=f"dark: looks for it strongly · {DRAWN} of {SYMBOLS} words\n"
-    f"trained {TRAINING_STEPS} steps",
+    note="first row: “the” looks for a place after “the”\n"
+    f"{DRAWN} of {SYMBOLS} words · trained {TRAINING_STEPS} steps",
     answer="One can ask the weights of attention: they match the word before for "
     "{n[looks for the word before]:.0%} of the words. With the feed-forward networks counted in, "
     "it is {n[looks for the word before with feed-forward]:.0%}",

@@ -109,7 +109,7 @@ def measure(run: Run) -> Numbers:
 def picture(results: Results) -> Figure:
     """Draws what reaches what in the causal modules, all in one panel, and under one mistake."""
     labels = token_labels([START, *results.options.words])
-    panels = {"correct mask": list(CAUSAL), "one position too far": ["mistake: one too far right"]}
+    panels = {"correct mask": list(CAUSAL), "one too far": ["mistake: one too far right"]}
     fig, axes = plt.subplots(1, 2, figsize=(WIDE, 4.4), layout="constrained")
     for ax, (title, names) in zip(axes, panels.items(), strict=True):
         reached = torch.stack([results.shown[name] for name in names]).any(dim=0)
@@ -119,7 +119,7 @@ def picture(results: Results) -> Figure:
             ax.set(xticks=[])
         moved = max(results.mean[f"{name}, moves by"] for name in names)
         style = {"color": readable(RED), "weight": "bold"} if moved else {}
-        ax.set_title(f"{title}:\nmoves by {moved:.2g}", fontsize=12, **style)
+        ax.set_title(f"{title}: a later\nword moves it by {moved:.2g}", fontsize=11, **style)
         ax.set_xlabel("word that is changed", color=QUIET)
         ax.xaxis.set_label_position("top")
     axes[0].set_ylabel("position that answers", color=QUIET)
@@ -132,7 +132,8 @@ main = Experiment(
     picture=picture,
     title="With a correct causal mask a later word moves an earlier answer by exactly "
     "{shown[leak]:.3g}",
-    note="blue and red: the answer moves · in logits, untrained",
+    note="blue: the word itself or an earlier one moves the answer, as it should\n"
+    "red: a later one does · hatched: exactly 0 · in logits, untrained",
     answer="{shown[yes_or_no]}: in the causal modules a later word moves an earlier answer by "
     "{shown[leak]:.3g}, and with a mask that reaches one place too far by "
     "{n[mistake: one too far right, moves by]:.2f} logits",

@@ -127,14 +127,14 @@ SMALL_PICTURES = {
     ),
     "induction": DotPicture(
         "“Spare” heads carry the lead together",
-        "lost by removing heads one at a time,\nas a share of what removing all loses",
+        "losses of single heads, added up,\nas a share of the loss when all go",
         "phase4_causal.induction.induction",
         "data/surprises.md#heads-that-look-spare-carry-the-lead-together",
         {
-            "how far the right answer leads": lambda n: (
+            "of the right answer's lead": lambda n: (
                 n["margin lost, each alone"] / n["margin lost, all together"]
             ),
-            "how often it is right": lambda n: (
+            "of the right answers": lambda n: (
                 n["answers lost, each alone"] / n["answers lost, all together"]
             ),
         },
