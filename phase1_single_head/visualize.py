@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from phase1_single_head.models import Flow, flow_of, hide, load_single_head_model, most_attended
@@ -33,9 +32,11 @@ from shared.visualization_utils import (
     QUIET,
     SIGNED_MAP,
     WIDE,
+    frame_cell,
     headline,
     plot_attention,
     save_plot,
+    write_in_cell,
 )
 
 
@@ -62,14 +63,11 @@ def draw_heatmap(trained: Trained, flow: Flow) -> tuple[Figure, str]:
 
     # The row of the hidden word is framed; its numbers, and the words that it asks most, stand out.
     attended = most_attended(weights[i], i)
-    style = {"fill": False, "edgecolor": INK, "linewidth": 2.5, "clip_on": False, "zorder": 5}
-    ax.add_patch(Rectangle((0, i), len(words), 1, **style))
+    frame_cell(ax, i, 0, INK, width=len(words)).set(clip_on=False, zorder=5)
     if len(words) <= 10:  # in smaller cells there is no room
         for j, weight in enumerate(weights[i].tolist()):
-            style = {"ha": "center", "va": "center", "fontsize": 12, "zorder": 6}
-            style["color"] = "white" if weight > 0.5 else INK
-            style["weight"] = "bold" if j in attended else "normal"
-            ax.text(j + 0.5, i + 0.5, f"{weight:.2f}", **style)
+            number = write_in_cell(ax, i, j, f"{weight:.2f}", weight, 12)
+            number.set(weight="bold" if j in attended else "normal", zorder=6)
     ax.get_yticklabels()[i].set_weight("bold")
     for j in attended:
         ax.get_xticklabels()[j].set_weight("bold")

@@ -10,7 +10,6 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from phase2_multi_head.models import load_multi_head_model
@@ -21,15 +20,16 @@ from shared.attention_utils import causal_mask, normalized_entropy
 from shared.toy_model import weights_on_sentence
 from shared.training.recipes import Trained
 from shared.visualization_utils import (
-    INK,
     ORANGE,
     WIDE,
+    frame_cell,
     headline,
     name_axes,
     plot_attention,
     plot_mask,
     save_plot,
     token_labels,
+    write_in_cell,
 )
 
 ROOM = 7  # words, for numbers in cells and for names above them
@@ -48,15 +48,12 @@ def draw_mask(words: list[str]) -> tuple[Figure, str]:
 
 def mark_row(ax: Axes, weights: Tensor, row: int) -> None:
     """Frame a row of a heatmap (T, T), and write its weights into the cells if there is room."""
-    length = len(weights)
-    frame = {"fill": False, "edgecolor": ORANGE, "linewidth": 2.5, "zorder": 4}
-    ax.add_patch(Rectangle((0, row), length, 1, **frame))
-    if length > ROOM:
+    frame_cell(ax, row, 0, ORANGE, width=len(weights))
+    if len(weights) > ROOM:
         return
     for column, weight in enumerate(weights[row].tolist()):
         if weight > 0:
-            style = {"ha": "center", "va": "center", "color": "white" if weight > 0.5 else INK}
-            ax.text(column + 0.5, row + 0.5, f"{weight:.2f}".lstrip("0"), **style)
+            write_in_cell(ax, row, column, f"{weight:.2f}".lstrip("0"), weight)
 
 
 def draw_comparison(trained: Trained, words: list[str]) -> tuple[Figure, str]:

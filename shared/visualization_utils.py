@@ -139,17 +139,21 @@ def hatch_cell(ax: Axes, x: float, y: float) -> None:
     ax.add_patch(Rectangle((x, y), 1, 1, **style))
 
 
-def frame_cell(ax: Axes, row: int, column: int, color: str, *, linewidth: float = 2.5) -> None:
-    """Draw a frame around a cell of a heatmap."""
+def frame_cell(
+    ax: Axes, row: int, column: int, color: str, *, width: int = 1, linewidth: float = 2.5
+) -> Rectangle:
+    """Draw a frame around a cell of a heatmap, or around `width` cells side by side; returns it."""
     style = {"fill": False, "edgecolor": color, "linewidth": linewidth, "zorder": 4}
-    ax.add_patch(Rectangle((column, row), 1, 1, **style))
+    return ax.add_patch(Rectangle((column, row), width, 1, **style))
 
 
-def _write_in_cell(ax: Axes, row: int, column: int, text: str, shade: Tensor, size: int) -> None:
-    """Write in the middle of a cell, white where it is dark; shade: 0 to 1."""
+def write_in_cell(
+    ax: Axes, row: int, column: int, text: str, shade: float | Tensor, size: int = 10
+) -> Text:
+    """Write in the middle of a cell, white where it is dark; shade: 0 to 1. Returns the text."""
     style = {"ha": "center", "va": "center", "fontsize": size}
     style["color"] = "white" if shade > 0.5 else INK
-    ax.text(column + 0.5, row + 0.5, text, **style)
+    return ax.text(column + 0.5, row + 0.5, text, **style)
 
 
 def _name_cells(ax: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
@@ -200,7 +204,7 @@ def plot_attention(
     if annotate and max(weights.shape) <= 10:
         for row, column in visible.nonzero().tolist():
             weight = weights[row, column]
-            _write_in_cell(ax, row, column, f"{weight:.2f}", weight, 10)
+            write_in_cell(ax, row, column, f"{weight:.2f}", weight)
     _name_cells(ax, token_labels(query_tokens), token_labels(key_tokens))
     ax.tick_params(pad=2)
     plt.setp(ax.get_xticklabels(), rotation=45, ha="left", rotation_mode="anchor")
@@ -240,7 +244,7 @@ def plot_cells(
     """Draw a table of texts, each cell shaded by its share of 0 to 1; shares: (rows, columns)."""
     ax.pcolormesh(shares.numpy(), vmin=0, vmax=1, cmap=WEIGHT_MAP, edgecolors=HIDDEN, linewidth=1)
     for row, column in np.ndindex(*shares.shape):
-        _write_in_cell(ax, row, column, texts[row][column], shares[row, column], 12)
+        write_in_cell(ax, row, column, texts[row][column], shares[row, column], 12)
     _name_cells(ax, rows, columns)
     ax.tick_params(axis="x", labelsize=11)
     return ax

@@ -43,6 +43,7 @@ VARIANTS = {
     "smaller W_q": FoldedSelfAttention,
 }
 COLORS = {"divided": BLUE, "not divided": RED, "smaller start": ORANGE}
+LABELS = {"smaller W_q": "smaller start"}  # in the picture, where they are not the names
 
 
 def random_vectors(d_k: int, divide: bool, seed: int) -> dict[str, float]:
@@ -172,8 +173,8 @@ def picture(results: Results) -> Figure:
         2, figsize=(WIDE, 5), height_ratios=(3, 5), layout="constrained"
     )
     values = {}
-    for name, variant in zip(COLORS, VARIANTS, strict=True):
-        values[name] = results.each(f"{variant}, best rate")
+    for name in VARIANTS:
+        values[LABELS.get(name, name)] = results.each(f"{name}, best rate")
     guess = {"guess": 1 / TwoPlaces.SYMBOLS, "guess_name": "guessing"}
     charts.bars(learned, values, COLORS, number="{:.0%}", **guess)
     learned.set_title(f"answers right after {STEPS} steps")

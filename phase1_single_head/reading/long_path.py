@@ -67,7 +67,7 @@ LAYERS = {
 }
 PASSING_ON = {"attention": BLUE, "LSTM, bias 5": GREEN}  # their colours in the picture
 FORGETTING = {"LSTM, bias 1": PURPLE, "LSTM": ORANGE, "RNN": RED}
-LABELS = {  # where they are not the names
+LABELS = {  # in the picture, where they are not the names
     "LSTM, bias 5": "LSTM, gates\nwide open",
     "LSTM, bias 1": "LSTM, usual gates",
     "LSTM": "LSTM of torch",

@@ -37,7 +37,12 @@ MODELS = {  # name -> what loads the model of a seed
     "eight heads, one layer": partial(load_one_layer_model, num_heads=8),
     "four heads, two layers": load_multi_head_model,
 }
-LABELS = ("1 head", "4 heads", "8 heads", "2 layers of 4")
+LABELS = {  # in the picture
+    "one head, one layer": "1 head",
+    "four heads, one layer": "4 heads",
+    "eight heads, one layer": "8 heads",
+    "four heads, two layers": "2 layers of 4",
+}
 EARLY = 300  # steps of two more trainings, of one head and of four; all others have 800
 NUM_SENTENCES, QUICK_SENTENCES = 150, 20  # of the held-out ones, each word of which is hidden once
 
@@ -140,9 +145,7 @@ def picture(results: Results) -> Figure:
         "excess loss": ("excess loss\n(less is better)", "{:.2f}"),
     }
     for ax, (column, (title, number)) in zip(axes, panels.items(), strict=True):
-        values = {}
-        for label, name in zip(LABELS, MODELS, strict=True):
-            values[label] = results.each(f"{name}, {column}")
+        values = {label: results.each(f"{name}, {column}") for name, label in LABELS.items()}
         color = role_color(column) if column in CORE_RELATIONS else GREY
         guess = results.mean.get(f"best fixed offset, {column}")
         colors = dict.fromkeys(values, color)

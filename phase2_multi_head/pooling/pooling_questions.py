@@ -43,6 +43,7 @@ POOLINGS: dict[str, Callable[[], Pooling]] = {
     "attention": lambda: AttentionPooling(D_MODEL),
 }
 COLORS = {"mean": GREY, "last word": GREY, "learned query": BLUE}
+LABELS = {"attention": "learned query"}  # in the picture, where they are not the names
 
 
 class NounQuestion(NamedTuple):
@@ -157,8 +158,8 @@ def picture(results: Results) -> Figure:
     """Draws how often each pooling is right."""
     fig, ax = plt.subplots(figsize=(WIDE, 2.8), layout="constrained")
     right = {}
-    for name, pooling in zip(COLORS, POOLINGS, strict=True):
-        right[name] = results.each(f"beside, {pooling}")
+    for name in POOLINGS:
+        right[LABELS.get(name, name)] = results.each(f"beside, {name}")
     guess = results.mean["beside, most frequent answer"]
     charts.bars(ax, right, COLORS, guess=guess, guess_name="guessing", number="{:.0%}")
     return fig

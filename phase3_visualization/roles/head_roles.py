@@ -21,7 +21,6 @@ from shared.grammar.roles import (
     Key,
     halves_of,
     nearest_rule,
-    role_name,
     rules_tried,
 )
 from shared.visualization_utils import HIDDEN, INK, QUIET, WIDE, readable, role_color
@@ -94,11 +93,12 @@ def picture(results: Results) -> Figure:
     halves = results.shown["halves"]
     heads = halves.scoring.scores.heads
     fig, ax = plt.subplots(figsize=(WIDE, 1.6 + 0.4 * len(heads)), layout="constrained")
-    labels = []
+    names, labels = [], []
     for row, (layer, head) in enumerate(heads):
         nearest = nearest_rule(halves, layer, head)
         rule = nearest.worse
         name = rule.name if nearest.passed else NO_NAME
+        names.append(name)
         labels.append(f"{name}  {layer}.{head}")
         ax.barh(row, 1, 0.6, color=HIDDEN)
         ax.barh(row, rule.share, 0.6, color=role_color(name))
@@ -108,8 +108,7 @@ def picture(results: Results) -> Figure:
             ax.text(1.27, row, f"nearest:\n{rule.name}", va="center", color=QUIET)
         ax.text(1.03, row, f"{rule.share:.0%}", va="center")
     ax.set_yticks(range(len(heads)), labels)
-    for label, (layer, head) in zip(ax.get_yticklabels(), heads, strict=True):
-        name = role_name(halves, layer, head)
+    for label, name in zip(ax.get_yticklabels(), names, strict=True):
         label.set(color=readable(role_color(name)), weight="normal" if name == NO_NAME else "bold")
     ax.set(xlim=(0, 1.78), ylim=(len(heads) - 0.4, -0.6), xticks=[])
     ax.tick_params(length=0)

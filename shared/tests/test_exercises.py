@@ -240,7 +240,6 @@ def test_the_loops_of_the_hint_are_what_the_solutions_compute(name):
 SOFTMAX = BY_NAME["masked_softmax"]
 SELF = BY_NAME["self_attention"]
 SPLIT = BY_NAME["split_heads"]
-MERGE = BY_NAME["merge_heads"]
 POSITIONS = BY_NAME["sinusoidal_positions"]
 BY_HAND = BY_NAME["score_by_hand"]
 

@@ -19,6 +19,7 @@ const View = (() => {
     return Number.isFinite(number) ? number.toFixed(digits).replace(/^-(?=.*[1-9])/, "−").replace(/^-/, "") : "∞";
   }
 
+  const capital = (text) => text[0].toUpperCase() + text.slice(1);
   const short = (number) => String(Number(number.toFixed(2))); // 4, not 4.00
 
   // how: "pushState" or "replaceState". A browser may refuse, as Safari does after 100 changes in 30 seconds: then the
@@ -181,7 +182,7 @@ const View = (() => {
   const isUsable = (button) => button.getAttribute("aria-disabled") !== "true";
 
   return {
-    NO_ROLE, BLANK, useColors, byId, on, fixed, short, weightColor, rgb, readable, roleOf, roleColor, headCalled, element, svg,
+    NO_ROLE, BLANK, useColors, byId, on, fixed, capital, short, weightColor, rgb, readable, roleOf, roleColor, headCalled, element, svg,
     indexOfLargest, fill, button, percent, change, jobOf, those, bar, guesses, remember, share, setUsable, isUsable, darkGround,
   };
 })();

@@ -167,7 +167,7 @@ const Look = (() => {
     const role = roleOf(stop, state.layer, state.head);
     for (const { map, layer, head } of maps) map.classList.toggle("try", Levers.nameOf(layer, head) === tried);
     const isUsual = role !== View.NO_ROLE && !Words.fits(role, state.words, state.query, language);
-    byId("head-heading").textContent = `L${headCalled(here()).slice(1)}${isUsual ? ", usually" : ""}: ${jobOf(role)}`;
+    byId("head-heading").textContent = `${View.capital(headCalled(here()))}${isUsual ? ", usually" : ""}: ${jobOf(role)}`;
     byId("large-note").textContent = Story.ofHead(now);
     byId("large-bars").replaceChildren(...Story.barsWithout(now));
     if (!byId("large-fold").open) return;

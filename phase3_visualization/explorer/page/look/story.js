@@ -221,8 +221,8 @@ const Story = (() => {
       share: percent(Math.max(...shares)),
       question: Object.hasOwn(language.verbs, hidden) ? "Who or what does it?" : "What is being done here?",
       job: jobOf(role), job_now: jobOf(View.roleOf(stop, state.layer, state.head)),
-      Asked: capital(headCalled(place)), asked: headCalled(place), there: there && headCalled(there),
-      This: capital(headCalled(state)), its_job: jobOf(roleAt(state.run, state) ?? View.NO_ROLE),
+      Asked: View.capital(headCalled(place)), asked: headCalled(place), there: there && headCalled(there),
+      This: View.capital(headCalled(state)), its_job: jobOf(roleAt(state.run, state) ?? View.NO_ROLE),
       score: answers.length ? score : "",
     };
     if (!after) return values;
@@ -230,7 +230,6 @@ const Story = (() => {
   }
 
   const headCalled = ({ layer, head }) => View.headCalled(Levers.nameOf(layer, head));
-  const capital = (text) => text[0].toUpperCase() + text.slice(1);
 
   // Of a noun the whole kind counts: “teachers” is one of the people, and the model cannot know which.
   function shareOfKind({ truth, probabilities }) {
